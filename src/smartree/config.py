@@ -1,0 +1,50 @@
+"""Configuration of the engine; checked once, then never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from smartree.errors import InputError
+
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What to run and on what.
+
+    Attributes:
+        model: "demo", a folder, or a Hugging Face id.
+        drafter: "auto", "ngram", "none", or a model (folder or id) that drafts for the target.
+        policy: name of a policy of smartree.policies.
+        dtype: element type of weights and cache; "auto" takes the checkpoint's on CUDA and bfloat16 on a CPU.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        max_batch: most requests decoded together.
+        max_model_len: longest prompt plus output, in tokens; None takes the model's window.
+        prefill_tokens: most prompt tokens packed into one step beside the decoding requests.
+        profile: file with a cost profile of this setup; None uses the saved one or measures it once.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    model: str
+    drafter: str = "auto"
+    policy: str = "smart"
+    dtype: str = "auto"
+    device: str = "auto"
+    max_batch: int = 16
+    max_model_len: int | None = None
+    prefill_tokens: int = 512
+    profile: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype {self.dtype!r} is unknown; choose one of {', '.join(DTYPES)}.")
+        if self.max_batch < 1:
+            raise InputError(f"batch is {self.max_batch}; it must be at least 1.")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise InputError(f"max_model_len is {self.max_model_len}; it must be at least 2.")
+        if self.prefill_tokens < 1:
+            raise InputError(f"prefill_tokens is {self.prefill_tokens}; it must be at least 1.")

@@ -1,0 +1,1 @@
+"""Drafters: cheap proposals of likely tokens."""

@@ -1,0 +1,99 @@
+"""Prompt and output lookup: what followed the same words before may follow them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smartree.drafters.acceptance import AcceptanceTable
+from smartree.drafters.base import DraftRequest
+from smartree.drafters.suffix_index import Match, SuffixIndex
+from smartree.tree.forest import Candidates, Forest, Ints, Proposal
+
+
+class NgramDrafter:
+    """Looks the latest tokens up in the request's own text and merges the continuations of several matches into a tree.
+
+    A node's probability is the acceptance rate learned for its match length, depth and rank. Nodes that were drafted
+    but not verified are learned from too, as long as their parent was accepted: the target's token there is known.
+    """
+
+    name = "ngram"
+    proposal = Proposal.POINT_MASS
+    by_level = False
+    calibrated = True
+
+    def __init__(self, max_depth: int = 16, max_matches: int = 4) -> None:
+        """Args:
+        max_depth: longest continuation.
+        max_matches: most places whose continuations are merged.
+        """
+        self.max_depth, self.max_matches = max_depth, max_matches
+        self.acceptance = AcceptanceTable()
+        self._texts: dict[int, SuffixIndex] = {}
+        # Trie nodes of the step: children by token, length of the longest match through the node, its depth.
+        self._children: list[dict[int, int]] = []
+        self._lengths: list[int] = []
+
+    def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
+        """Reads the newly committed tokens and looks the end of each text up."""
+        self._children = [{} for _ in requests]
+        self._lengths = [0] * len(requests)
+        for root, request in enumerate(requests):
+            text = self._texts.get(request.id)
+            if text is None:
+                text = self._texts[request.id] = SuffixIndex()
+            text.extend(request.tokens[len(text) :])
+            for match in text.matches(self.max_matches):
+                self._insert(root, text.tokens, match)
+
+    def _insert(self, root: int, tokens: Sequence[int], match: Match) -> None:
+        """Adds one continuation to the trie; matches come longest first, so a node keeps its best length."""
+        node = root
+        for token in tokens[match.position : match.position + self.max_depth]:
+            child = self._children[node].get(token)
+            if child is None:
+                child = len(self._children)
+                self._children[node][token] = child
+                self._children.append({})
+                self._lengths.append(match.length)
+            node = child
+
+    def expand(self, forest: Forest, frontier: Ints) -> Candidates:
+        """The trie's children of the frontier; dict order is best match first."""
+        parents: list[int] = []
+        tokens: list[int] = []
+        handles: list[int] = []
+        ranks: list[int] = []
+        cells: list[int] = []
+        depths = (forest.depth[frontier] + 1).tolist()
+        places = np.where(frontier < forest.batch, frontier, forest.handle[frontier]).tolist()
+        for node, place, depth in zip(frontier.tolist(), places, depths, strict=True):
+            for rank, (token, child) in enumerate(self._children[place].items()):
+                parents.append(node)
+                tokens.append(token)
+                handles.append(child)
+                ranks.append(rank)
+                cells.append(self.acceptance.cell(self._lengths[child], depth, rank))
+        rates = [self.acceptance.rate(cell) for cell in cells]
+        return Candidates(
+            np.array(parents, np.int64),
+            np.array(tokens, np.int64),
+            np.array(rates, np.float64),
+            np.array(ranks, np.int64),
+            np.array(handles, np.int64),
+            np.array(cells, np.float64),
+        )
+
+    def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
+        """Counts outcomes by cell."""
+        self.acceptance.learn(forest.feature[nodes].astype(np.int64), accepted)
+
+    def commit(self, forest: Forest, accepted: Ints) -> None:
+        """Nothing to keep: the committed tokens arrive with the next `begin`."""
+
+    def release(self, request_id: int) -> None:
+        """Forgets a request's text."""
+        self._texts.pop(request_id, None)

@@ -1,0 +1,70 @@
+"""Where in a request's own text its latest tokens have occurred before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LONGEST_HASHED = 3
+_LONGEST_MATCH = 16
+_MOST_CHECKED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An earlier place where the text's end occurs.
+
+    Attributes:
+        position: index of the token that followed.
+        length: tokens that agree, counted backwards.
+    """
+
+    position: int
+    length: int
+
+
+class SuffixIndex:
+    """Positions of every n-gram of up to 3 tokens; longer matches are found by comparing backwards."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._places: dict[tuple[int, ...], list[int]] = {}
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends tokens to the text."""
+        text, places = self._tokens, self._places
+        for token in tokens:
+            text.append(token)
+            end = len(text)
+            for size in range(1, min(_LONGEST_HASHED, end) + 1):
+                places.setdefault(tuple(text[end - size :]), []).append(end)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The text."""
+        return self._tokens
+
+    def matches(self, most: int) -> list[Match]:
+        """Up to `most` earlier places, longest match first, then the most recent."""
+        text = self._tokens
+        end = len(text)
+        found: dict[int, int] = {}
+        for size in range(min(_LONGEST_HASHED, end), 0, -1):
+            places = self._places[tuple(text[end - size :])]
+            for position in reversed(places[-1 - _MOST_CHECKED : -1]):  # the last place is the end itself
+                if position not in found:
+                    found[position] = self._length(position, size)
+            if len(found) >= most:
+                break
+        ranked = sorted(found.items(), key=lambda item: (-item[1], -item[0]))
+        return [Match(position, length) for position, length in ranked[:most]]
+
+    def _length(self, position: int, known: int) -> int:
+        text, end = self._tokens, len(self._tokens)
+        length = known
+        while length < _LONGEST_MATCH and length < position and text[position - 1 - length] == text[end - 1 - length]:
+            length += 1
+        return length

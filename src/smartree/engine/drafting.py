@@ -1,0 +1,74 @@
+"""Where policies and drafters meet: one step's trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from smartree.drafters.base import Drafter, DraftRequest
+from smartree.errors import InputError
+from smartree.policies.base import Policy, StepState
+from smartree.policies.calibration import Calibration
+from smartree.tree.forest import Forest, Ints, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The trees of a step.
+
+    Attributes:
+        forest: every node drafted.
+        selected: ids of the nodes to verify.
+        levels: levels drafted.
+        seconds: spent inside the drafter.
+    """
+
+    forest: Forest
+    selected: Ints
+    levels: int
+    seconds: float
+
+
+def draft_trees(
+    policy: Policy,
+    drafter: Drafter | None,
+    calibration: Calibration,
+    state: StepState,
+    requests: Sequence[DraftRequest],
+) -> Draft:
+    """Drafts level by level while the policy wants another, then lets it select."""
+    roots = np.array([request.tokens[-1] for request in requests], np.int64)
+    forest = Forest(roots, drafter.proposal if drafter else Proposal.POINT_MASS)
+    frontier = policy.begin(state, forest)
+    levels, seconds = 0, 0.0
+    if drafter is None or len(frontier) == 0:
+        return Draft(forest, policy.select(forest), 0, 0.0)
+    begin = perf_counter()
+    drafter.begin(requests, forest)
+    seconds += perf_counter() - begin
+    sampled = np.array([request.temperature > 0 for request in requests])
+    while levels < drafter.max_depth and policy.wants_level(forest, frontier):
+        begin = perf_counter()
+        candidates = drafter.expand(forest, frontier)
+        seconds += perf_counter() - begin
+        if len(candidates) == 0:
+            break
+        if not drafter.calibrated:
+            candidates = calibration(forest, candidates, sampled)
+        frontier = policy.grow(forest, candidates)
+        levels += 1
+    return Draft(forest, policy.select(forest), levels, seconds)
+
+
+def require_lossless(policy: Policy, drafter: Drafter | None) -> None:
+    """Raises:
+    InputError: the policy prunes by looking at tokens that were sampled, which would bias the output (design 4).
+    """
+    if drafter is not None and drafter.proposal is Proposal.SAMPLED and policy.inspects_tokens:
+        raise InputError(
+            f"Policy {policy.name!r} looks at the drafted tokens, which biases the output of the sampling drafter "
+            f"{drafter.name!r}; use a drafter with deterministic proposals or policy none."
+        )

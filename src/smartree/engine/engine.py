@@ -1,0 +1,233 @@
+"""The step loop: plan, draft, verify, walk, commit, learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from smartree.drafters.base import Drafter
+from smartree.engine.drafting import Draft, draft_trees, require_lossless
+from smartree.engine.learning import observed_nodes
+from smartree.engine.request import Request
+from smartree.engine.scheduler import Scheduler, StepPlan
+from smartree.engine.stats import EngineStats
+from smartree.engine.target_pass import TargetPass
+from smartree.engine.text import StopText
+from smartree.engine.trace import StepTrace, trace_step
+from smartree.errors import InputError
+from smartree.models.load import LoadedModel
+from smartree.models.runner import ModelRunner
+from smartree.policies.base import Policy, StepOutcome, StepState
+from smartree.policies.calibration import Calibration
+from smartree.sampling_params import SamplingParams
+from smartree.tree.packed import PackedTrees, pack
+from smartree.verify.sampler import Draw, Sampler
+from smartree.verify.walk import Walk, walk
+
+
+class Engine:
+    """Decodes requests together; they join and leave between steps."""
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        drafter: Drafter | None,
+        policy: Policy,
+        *,
+        max_batch: int = 16,
+        window: int | None = None,
+        prefill_tokens: int = 512,
+    ) -> None:
+        """Args:
+            target: the model whose output counts.
+            drafter: None decodes plainly.
+            policy: what sizes the trees.
+            max_batch: most requests decoded together.
+            window: longest prompt plus output; None takes the model's.
+            prefill_tokens: most prompt tokens in one step.
+
+        Raises:
+            InputError: the policy and the drafter do not go together.
+        """
+        require_lossless(policy, drafter)
+        self.target, self.drafter, self.policy = target, drafter, policy
+        self.window = min(window or target.window, target.window)
+        self.runner = ModelRunner(target, max_batch, self.window)
+        self.sampler = Sampler(target.vocab_size, target.device)
+        self.calibration = Calibration()
+        self.scheduler = Scheduler(max_batch, prefill_tokens)
+        self.stats = EngineStats()
+        self.traces: list[StepTrace] | None = None
+        self._ids = count()
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have not ended."""
+        return self.scheduler.unfinished
+
+    def add(self, prompt: Sequence[int], params: SamplingParams) -> Request:
+        """Queues a prompt.
+
+        Raises:
+            InputError: the prompt is empty, too long, or holds a token the model does not know.
+        """
+        tokens = [int(token) for token in prompt]
+        self._check(tokens, params)
+        own = frozenset() if params.ignore_eos else self.target.eos_ids
+        request = Request(
+            id=next(self._ids),
+            tokens=tokens,
+            prompt_length=len(tokens),
+            params=params,
+            seed=Request.seed_for(params),
+            stop_ids=own | frozenset(params.stop_token_ids),
+            stop_text=StopText(self.target.tokenizer, params.stop) if params.stop and self.target.tokenizer else None,
+        )
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> list[Request]:
+        """Runs one step; returns the requests that got tokens, ended ones included."""
+        begin = perf_counter()
+        plan = self.scheduler.plan(self.runner.seating.cached)
+        self.runner.seat([request.id for request in plan.seated])
+        state = self._state(plan)
+        draft = draft_trees(self.policy, self.drafter, self.calibration, state, plan.decoding)
+        packed = pack(draft.forest, draft.selected)
+        target_begin = perf_counter()
+        logits = self._verify(plan, packed)
+        walks = self._walk(plan, packed, logits)
+        first_tokens = self._first_tokens(plan, logits, len(packed.nodes))
+        target_seconds = perf_counter() - target_begin
+        if self.traces is not None:
+            self.traces.extend(trace_step(plan.decoding, draft, packed, walks, self.policy))
+        self._learn(plan, draft, packed, walks)
+        progressed = self._commit(plan, draft, packed, walks) + self._join(plan, first_tokens)
+        seconds = perf_counter() - begin
+        if plan.decoding:
+            tokens = sum(len(walked.tokens) for walked in walks)
+            self.policy.observe(StepOutcome(state, draft.forest, draft.selected, tokens, seconds))
+        predicted = float("nan") if plan.chunks else self.policy.predicted_seconds
+        self.stats.add_step(
+            requests=len(plan.decoding),
+            rows=len(packed.nodes),
+            levels=draft.levels,
+            seconds=perf_counter() - begin,
+            target_seconds=target_seconds,
+            draft_seconds=draft.seconds,
+            predicted_seconds=predicted,
+        )
+        return progressed
+
+    def abort(self, request: Request) -> None:
+        """Ends a request wherever it is."""
+        self.scheduler.leave(request)
+        self._release(request)
+
+    def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
+        if not tokens:
+            raise InputError("The prompt is empty and the model has no start token; give at least one token.")
+        if len(tokens) >= self.window:
+            raise InputError(
+                f"The prompt has {len(tokens)} tokens, but the window is {self.window}: shorten it to "
+                f"{self.window - 1} or fewer."
+            )
+        unknown = next((token for token in tokens if not 0 <= token < self.target.vocab_size), None)
+        if unknown is not None:
+            raise InputError(f"Token id {unknown} is not in the vocabulary of {self.target.vocab_size} tokens.")
+        if params.stop and self.target.tokenizer is None:
+            raise InputError(f"Stop strings need a tokenizer, and {self.target.name!r} has none; use stop_token_ids.")
+
+    def _state(self, plan: StepPlan) -> StepState:
+        room = [min(request.remaining, self.window - len(request.tokens)) - 1 for request in plan.decoding]
+        lengths = [len(request.tokens) - 1 for request in plan.decoding]
+        return StepState(
+            batch=len(plan.decoding),
+            context=sum(lengths) // max(len(lengths), 1),
+            depth_limits=np.array(room, np.int64),
+            extra_tokens=sum(chunk.end - chunk.start for chunk in plan.chunks),
+        )
+
+    def _verify(self, plan: StepPlan, packed: PackedTrees) -> torch.Tensor:
+        """One pass over all trees and prompt chunks."""
+        target_pass = TargetPass.of(plan, packed, self.runner.seating)
+        return self.runner.forward(target_pass.groups, target_pass.tokens, target_pass.keep)
+
+    def _walk(self, plan: StepPlan, packed: PackedTrees, logits: torch.Tensor) -> list[Walk]:
+        depths = packed.depths.tolist()
+
+        def choose(indices: Sequence[int], rows: Sequence[int]) -> list[int]:
+            draws = []
+            for index, row in zip(indices, rows, strict=True):
+                request = plan.decoding[index]
+                draws.append(Draw(row, len(request.tokens) + depths[row], request.params, request.seed))
+            return self.sampler.draw(logits, draws)
+
+        return walk(packed, choose)
+
+    def _first_tokens(self, plan: StepPlan, logits: torch.Tensor, row: int) -> list[int]:
+        """The first token of every request whose prompt is complete; their logits begin at `row`."""
+        done = [chunk.request for chunk in plan.chunks if chunk.last]
+        draws = [
+            Draw(row + place, request.prompt_length, request.params, request.seed) for place, request in enumerate(done)
+        ]
+        return self.sampler.draw(logits, draws) if draws else []
+
+    def _learn(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:
+        """Teaches the calibration or the drafter, and tells the drafter which nodes stay."""
+        if self.drafter is None or draft.levels == 0:
+            return
+        nodes, accepted = observed_nodes(draft.forest, packed, walks)
+        if self.drafter.calibrated:
+            self.drafter.learn(draft.forest, nodes, accepted)
+        else:
+            sampled = np.array([request.temperature > 0 for request in plan.decoding])
+            self.calibration.learn(draft.forest, nodes, accepted, sampled)
+        self.drafter.commit(draft.forest, packed.nodes[[row for walked in walks for row in walked.rows]])
+
+    def _commit(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> list[Request]:
+        """Makes the accepted rows the committed end of each slot and appends the tokens."""
+        drafted = np.bincount(draft.forest.request, minlength=draft.forest.batch) - 1
+        starts, sizes = packed.starts.tolist(), packed.sizes.tolist()
+        for index, (request, walked) in enumerate(zip(plan.decoding, walks, strict=True)):
+            shift = self.runner.seating.cached[request.id] - starts[index]
+            self.runner.commit(request.id, [row + shift for row in (starts[index], *walked.rows)])
+            taken = request.accept(walked.tokens, self.window)
+            self.stats.tokens += taken
+            verified_depth = self._observed_depth(packed, starts[index], sizes[index], walked)
+            request.stats.add_step(int(drafted[index]), verified_depth, sizes[index] - 1, len(walked.rows), taken)
+            self._leave_if_finished(request)
+        return plan.decoding
+
+    @staticmethod
+    def _observed_depth(packed: PackedTrees, start: int, size: int, walked: Walk) -> int:
+        """Depth down to which a verified child of the accepted path was put to the test."""
+        last = walked.rows[-1] if walked.rows else start
+        tested = bool(np.any(packed.parents[start : start + size] == last))
+        return len(walked.rows) + tested
+
+    def _join(self, plan: StepPlan, first_tokens: Sequence[int]) -> list[Request]:
+        """Notes which prompt tokens are cached; requests with a complete prompt begin to decode."""
+        for chunk in plan.chunks:
+            self.runner.seating.cached[chunk.request.id] = chunk.end
+        done = [chunk.request for chunk in plan.chunks if chunk.last]
+        for request, token in zip(done, first_tokens, strict=True):
+            self.scheduler.joined(request)
+            self.stats.tokens += request.accept([token], self.window)
+            self.stats.first_tokens += 1
+            self._leave_if_finished(request)
+        return done
+
+    def _leave_if_finished(self, request: Request) -> None:
+        if request.finish_reason is not None:
+            self.scheduler.leave(request)
+            self._release(request)
+
+    def _release(self, request: Request) -> None:
+        self.runner.seating.release(request.id)
+        if self.drafter is not None:
+            self.drafter.release(request.id)

@@ -1,0 +1,267 @@
+"""The public entry: load a model, generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from smartree.config import EngineConfig
+from smartree.cost.model import CostModel
+from smartree.cost.profile import Profile
+from smartree.drafters.base import Drafter
+from smartree.drafters.factory import make_drafter, model_drafter
+from smartree.engine.engine import Engine
+from smartree.engine.measure import Progress, measure, profile_key, profile_path
+from smartree.engine.output import RequestOutput
+from smartree.engine.request import Request
+from smartree.engine.text import TextStream
+from smartree.errors import InputError
+from smartree.models.load import load_model, prepare_model
+from smartree.policies.base import Policy
+from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
+from smartree.sampling_params import SamplingParams
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[int]
+Done = Callable[[Request], None]
+
+
+class LLM:
+    """A language model with speculative decoding that sizes itself to the device.
+
+    >>> llm = LLM("demo")
+    >>> outputs = llm.generate(["Once upon a time"], SamplingParams(max_tokens=32))
+    >>> outputs[0].text
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        drafter: str | PreTrainedModel | Drafter = "auto",
+        policy: str | Policy = "smart",
+        dtype: str = "auto",
+        device: str = "auto",
+        max_batch: int = 16,
+        max_model_len: int | None = None,
+        prefill_tokens: int = 512,
+        profile: str | Path | Profile | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Args:
+            model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
+            tokenizer: of a model in memory.
+            drafter: "auto" or "ngram" (lookup), "none", a draft model (folder, id or in memory), or an own drafter.
+            policy: "smart", "none", "paper", "eagle2", or an own policy.
+            dtype: "auto", "bfloat16", "float16", "float32" or "float64".
+            device: "auto", "cpu", "cuda" or "cuda:N".
+            max_batch: most requests decoded together.
+            max_model_len: longest prompt plus output; None takes the model's window.
+            prefill_tokens: most prompt tokens packed into one step.
+            profile: cost profile of this setup; None uses the saved one, and measures it (10 s) if there is none.
+            progress: called with (done, expected) while a profile is measured.
+
+        Raises:
+            InputError: something does not exist or does not fit.
+        """
+        names = {"drafter": drafter, "policy": policy}
+        self.config = EngineConfig(
+            model=model if isinstance(model, str) else type(model).__name__,
+            **{key: value if isinstance(value, str) else type(value).__name__ for key, value in names.items()},
+            dtype=dtype,
+            device=device,
+            max_batch=max_batch,
+            max_model_len=max_model_len,
+            prefill_tokens=prefill_tokens,
+        )
+        if isinstance(policy, str) and policy not in POLICY_NAMES:
+            make_policy(policy, None)  # says which names there are, before anything is loaded
+        stored = Profile.load(Path(profile)) if isinstance(profile, str | Path) else profile
+        self.target = (
+            load_model(model, dtype, device)
+            if isinstance(model, str)
+            else prepare_model(model, tokenizer, type(model).__name__)
+        )
+        self.window = min(max_model_len or self.target.window, self.target.window)
+        if isinstance(drafter, str):
+            self.drafter = make_drafter(drafter, self.target, max_batch, self.window)
+        elif isinstance(drafter, PreTrainedModel):
+            loaded = prepare_model(drafter, tokenizer, type(drafter).__name__)
+            self.drafter = model_drafter(loaded, self.target, max_batch, self.window)
+        else:
+            self.drafter = drafter
+        self.profile = stored
+        if stored is not None and stored.key is not None:
+            stored.key.require(profile_key(self.target, self.drafter))
+        elif stored is None and isinstance(policy, str) and policy in NEED_COST:
+            self.profile = self.saved_profile() or self.measure(progress)
+        self.engine = self.make_engine(policy)
+
+    def make_engine(self, policy: str | Policy) -> Engine:
+        """A fresh engine with another policy on the same model: what a comparison in one process needs.
+
+        Raises:
+            InputError: the policy is unknown or needs a profile that was not measured.
+        """
+        if isinstance(policy, str):
+            if policy in NEED_COST and self.profile is None:
+                self.profile = self.saved_profile() or self.measure()
+            policy = make_policy(policy, self.cost_model())
+        return Engine(
+            self.target,
+            self.drafter if policy.speculates else None,
+            policy,
+            max_batch=self.config.max_batch,
+            window=self.window,
+            prefill_tokens=self.config.prefill_tokens,
+        )
+
+    def cost_model(self) -> CostModel | None:
+        """The measured costs; None if nothing was measured."""
+        return self.profile.cost_model() if self.profile else None
+
+    def saved_profile(self) -> Profile | None:
+        """The profile of this setup in the user's cache folder, if there is one."""
+        path = profile_path(profile_key(self.target, self.drafter))
+        profile = Profile.load(path) if path.is_file() else None
+        covers = profile is not None and max(p.batch for p in profile.verify) >= self.config.max_batch
+        return profile if covers else None
+
+    def measure(self, progress: Progress | None = None) -> Profile:
+        """Measures this setup and saves the profile in the user's cache folder."""
+        profile = measure(self.target, self.drafter, self.config.max_batch, self.window, progress)
+        profile.save(profile_path(profile_key(self.target, self.drafter)))
+        return profile
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; an empty text becomes the model's start token.
+
+        Raises:
+            InputError: text without a tokenizer.
+        """
+        if not isinstance(prompt, str):
+            return [int(token) for token in prompt]
+        tokenizer = self._tokenizer()
+        ids = list(tokenizer(prompt)["input_ids"])
+        return ids or ([tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else [])
+
+    def apply_chat_template(self, messages: Sequence[Message]) -> str:
+        """A conversation as the text that the model was trained on, ready for its answer.
+
+        Raises:
+            InputError: the tokenizer has no chat template.
+        """
+        tokenizer = self._tokenizer()
+        if not tokenizer.chat_template:
+            raise InputError(f"{self.target.name!r} has no chat template; give plain prompts.")
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return str(text)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        done: Done | None = None,
+        engine: Engine | None = None,
+    ) -> list[RequestOutput]:
+        """Decodes prompts together, `max_batch` at a time.
+
+        Args:
+            prompts: texts or lists of token ids; one alone is fine.
+            params: for all, or one each; None takes the defaults.
+            done: called with each request that ends.
+            engine: one of `make_engine`; None takes the model's own.
+
+        Returns:
+            One output per prompt, in their order.
+
+        Raises:
+            InputError: a prompt or its parameters cannot be used; nothing is decoded then.
+        """
+        batch = _as_batch(prompts)
+        each = [params or SamplingParams()] * len(batch) if not isinstance(params, Sequence) else list(params)
+        if len(each) != len(batch):
+            raise InputError(f"{len(batch)} prompts came with {len(each)} sampling parameters; give one each or one.")
+        engine = engine or self.engine
+        requests: list[Request] = []
+        try:
+            for prompt, one in zip(batch, each, strict=True):
+                requests.append(engine.add(self.encode(prompt), one))
+            while engine.unfinished:
+                for request in engine.step():
+                    if request.finish_reason is not None and done is not None:
+                        done(request)
+        except BaseException:
+            for request in requests:  # Ctrl-C or bad input leaves no request behind
+                if request.finish_reason is None:
+                    engine.abort(request)
+            raise
+        return [self._output(prompt, request) for prompt, request in zip(batch, requests, strict=True)]
+
+    def chat(
+        self, conversations: Sequence[Message] | Sequence[Sequence[Message]], params: SamplingParams | None = None
+    ) -> list[RequestOutput]:
+        """Answers conversations, each a list of {"role", "content"} messages; one alone is fine."""
+        single = bool(conversations) and isinstance(conversations[0], Mapping)
+        each: Any = [conversations] if single else conversations
+        return self.generate([self.apply_chat_template(messages) for messages in each], params)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
+        """The text of one output, piece by piece as it is decoded."""
+        params = params or SamplingParams()
+        request = self.engine.add(self.encode(prompt), params)
+        text = TextStream(self._tokenizer())
+        held = max((len(stop) for stop in params.stop), default=1) - 1
+        shown = pushed = 0
+        try:
+            while request.finish_reason is None:
+                self.engine.step()
+                for token in request.output[pushed:]:
+                    text.push(token)
+                pushed = len(request.output)
+                ready = len(text.text) - held  # a stop string may still be growing in the last characters
+                if request.finish_reason is None and ready > shown:
+                    yield text.text[shown:ready]
+                    shown = ready
+            yield self._text(request)[shown:]
+        finally:
+            if request.finish_reason is None:
+                self.engine.abort(request)
+
+    def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
+        return RequestOutput(
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=request.tokens[: request.prompt_length],
+            text=self._text(request),
+            token_ids=request.output,
+            finish_reason=request.finish_reason or "",
+            seed=request.seed,
+            stats=request.stats,
+        )
+
+    def _text(self, request: Request) -> str:
+        if request.stop_text is not None and request.stop_text.cut is not None:
+            return request.stop_text.cut
+        if self.target.tokenizer is None:
+            return ""
+        return str(self.target.tokenizer.decode(request.output, skip_special_tokens=True))
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        if self.target.tokenizer is None:
+            raise InputError(
+                f"{self.target.name!r} has no tokenizer, so it takes token ids only; put the tokenizer's files into "
+                "its folder."
+            )
+        return self.target.tokenizer
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as a list of prompts."""
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

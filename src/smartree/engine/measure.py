@@ -1,0 +1,170 @@
+"""Measures what passes cost on this setup: the grid behind every decision."""
+
+from __future__ import annotations
+
+import platform
+import random
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from smartree.cost.draft import DraftCost, DraftPoint
+from smartree.cost.key import ProfileKey
+from smartree.cost.profile import Profile
+from smartree.cost.table import CostPoint
+from smartree.drafters.base import Drafter
+from smartree.drafters.model import ModelDrafter
+from smartree.models.attention import ATTENTION_NAME
+from smartree.models.folders import cache_folder
+from smartree.models.load import LoadedModel, library_versions
+from smartree.models.packed_pass import RowGroup
+from smartree.models.runner import ModelRunner
+
+Progress = Callable[[int, int], None]
+_ROWS_PER_REQUEST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_MOST_ROWS = 96
+_CONTEXT, _LONG_CONTEXT = 256, 1024
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 15
+_BUDGET_SECONDS = 8.0
+
+
+def device_name(device: torch.device) -> str:
+    """The processor's own name, with the number of cores in use on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return name
+
+
+def profile_key(target: LoadedModel, drafter: Drafter | None) -> ProfileKey:
+    """The setup at hand."""
+    torch_version, transformers_version = library_versions()
+    return ProfileKey(
+        device=device_name(target.device),
+        model=target.fingerprint,
+        drafter=drafter.fingerprint if isinstance(drafter, ModelDrafter) else "lookup",
+        dtype=str(target.dtype).removeprefix("torch."),
+        attention=ATTENTION_NAME,
+        threads=torch.get_num_threads() if target.device.type == "cpu" else 0,
+        torch=torch_version,
+        transformers=transformers_version,
+        smartree=version("smartree"),
+    )
+
+
+def profile_path(key: ProfileKey) -> Path:
+    """Where the profile of a setup is kept."""
+    return cache_folder() / "profiles" / f"{key.digest()}.json"
+
+
+def grid(max_batch: int, window: int) -> list[tuple[int, int, int]]:
+    """(batch, rows per request, context) of the passes to measure: powers of two up to `max_batch`."""
+    batches = [2**power for power in range(max_batch.bit_length()) if 2**power <= max_batch]
+    if batches[-1] != max_batch:
+        batches.append(max_batch)
+    context = max(1, min(_CONTEXT, window - 1 - max(_ROWS_PER_REQUEST)))
+    points = [
+        (batch, rows, context)
+        for batch in batches
+        for rows in _ROWS_PER_REQUEST
+        if rows <= 4 or batch * rows <= _MOST_ROWS
+    ]
+    if window >= 2 * _LONG_CONTEXT:
+        points += [(batch, rows, _LONG_CONTEXT) for batch in (1, batches[-1]) for rows in (1, 8)]
+    return points
+
+
+def measure(
+    target: LoadedModel,
+    drafter: Drafter | None,
+    max_batch: int,
+    window: int,
+    progress: Progress | None = None,
+    seconds: float = _BUDGET_SECONDS,
+) -> Profile:
+    """Times target passes and draft levels over a grid, in rounds over all points, and takes medians.
+
+    Args:
+        target: the model.
+        drafter: one that runs by level is measured too.
+        max_batch: largest batch of interest.
+        window: longest sequence of interest.
+        progress: called with (passes done, passes expected).
+        seconds: time to spend; at least 3 rounds are made.
+    """
+    begin = perf_counter()
+    runner = ModelRunner(target, max_batch, window)
+    passes: dict[tuple[str, int, int, int], Callable[[], None]] = {}
+    for batch, rows, context in grid(max_batch, window):
+        passes["verify", batch, rows, context] = _pass(runner, batch, rows, context)
+    if isinstance(drafter, ModelDrafter):
+        draft_runner = ModelRunner(drafter.loaded, max_batch, min(window, drafter.loaded.window))
+        context = max(1, min(_CONTEXT, draft_runner.window - 20))
+        for batch in sorted({batch for batch, _, _ in grid(max_batch, window)}):
+            for rows in (1, 4, 10):
+                passes["draft", batch, rows, context] = _pass(draft_runner, batch, rows, context)
+    times = _time_rounds(passes, seconds, target.device, progress)
+    points = tuple(
+        CostPoint(batch, batch * rows, context, median(times["verify", batch, rows, context]))
+        for kind, batch, rows, context in passes
+        if kind == "verify"
+    )
+    levels = tuple(
+        DraftPoint(batch, batch * rows, median(times["draft", batch, rows, context]))
+        for kind, batch, rows, context in passes
+        if kind == "draft"
+    )
+    return Profile(profile_key(target, drafter), points, DraftCost(levels=levels), perf_counter() - begin)
+
+
+def _pass(runner: ModelRunner, batch: int, rows: int, context: int) -> Callable[[], None]:
+    """A pass of `batch` requests with `rows` rows each behind `context` cached ones, argmax included."""
+    cached = np.full(batch, context)
+    mask = np.broadcast_to(np.tril(np.ones((rows, rows), bool)), (batch, rows, rows)).copy()
+    depths = np.tile(np.arange(rows), batch)
+    tokens = np.arange(batch * rows) % 100
+
+    def run() -> None:
+        group = RowGroup(list(range(batch)), cached, cached, np.full(batch, rows), depths, mask)
+        runner.forward([group], tokens)[:batch].argmax(dim=-1).tolist()
+
+    return run
+
+
+def _time_rounds(
+    passes: dict[tuple[str, int, int, int], Callable[[], None]],
+    seconds: float,
+    device: torch.device,
+    progress: Progress | None,
+) -> dict[tuple[str, int, int, int], list[float]]:
+    """Times every pass once a round, in random order, so that a noisy moment does not hit one point alone."""
+    times: dict[tuple[str, int, int, int], list[float]] = {key: [] for key in passes}
+    begin = perf_counter()
+    order = list(passes)
+    shuffle = random.Random(0).shuffle
+    for run in passes.values():  # first calls allocate and choose kernels
+        run()
+    rounds, expected = 0, _FEWEST_ROUNDS
+    while rounds < expected:
+        shuffle(order)
+        for place, key in enumerate(order):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            start = perf_counter()
+            passes[key]()
+            times[key].append(perf_counter() - start)
+            if progress is not None:
+                progress(rounds * len(order) + place + 1, expected * len(order))
+        rounds += 1
+        spent = perf_counter() - begin
+        expected = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / spent * (rounds + 1)) - 1))
+    return times

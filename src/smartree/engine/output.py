@@ -1,0 +1,30 @@
+"""What a user gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smartree.engine.stats import RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A finished request.
+
+    Attributes:
+        prompt: as given; None if token ids were given.
+        prompt_token_ids: tokens of the prompt.
+        text: the output without special tokens, cut before a stop string; "" without a tokenizer.
+        token_ids: generated tokens, the one that ended the output included.
+        finish_reason: "stop" or "length".
+        seed: of the request's noise: give it again to get the same output.
+        stats: steps, drafted, verified, accepted, tau, ...
+    """
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    seed: int
+    stats: RequestStats

@@ -1,0 +1,1 @@
+"""Hugging Face models run as packed passes over the engine's own cache."""

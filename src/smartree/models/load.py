@@ -1,0 +1,204 @@
+"""Loads a Hugging Face causal LM for the engine, and says clearly why it cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from smartree.errors import InputError
+from smartree.models.attention import ATTENTION_NAME, register_attention
+from smartree.models.cache import CacheShape
+from smartree.models.demo import DEMO_NAME, demo_folder
+from smartree.models.surgery import fuse_norms, prepack_linears
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A causal LM ready for packed passes.
+
+    Attributes:
+        name: as the user gave it.
+        model: the model, its attention replaced by the packed one.
+        tokenizer: None if the folder has none; then only token ids can be used.
+        device: where it runs.
+        dtype: of weights and cache.
+        window: most positions.
+        vocab_size: rows of the logits.
+        eos_ids: end-of-sequence tokens.
+        fingerprint: short hash of the configuration, for profile keys.
+        cache_shape: sizes of its cache.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    device: torch.device
+    dtype: torch.dtype
+    window: int
+    vocab_size: int
+    eos_ids: frozenset[int]
+    fingerprint: str
+    cache_shape: CacheShape
+
+
+def pick_device(name: str) -> torch.device:
+    """Raises:
+    InputError: the device is unknown or absent.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"Device {name!r} is unknown; use cpu, cuda or cuda:N.") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"Device {name!r} is not available here; use --device cpu, or install a CUDA build of torch.")
+    return device
+
+
+def pick_dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
+    """The element type to run with; "auto" is the checkpoint's on CUDA and bfloat16 on a CPU."""
+    if name != "auto":
+        dtype = getattr(torch, name)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+    stored = getattr(config, "dtype", None)
+    if device.type == "cpu":
+        return torch.bfloat16 if stored in (torch.bfloat16, torch.float16, None) else stored
+    return stored or torch.bfloat16
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keeps transformers' own progress bars and warnings off the terminal."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def load_model(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+    """Loads "demo", a folder or a Hugging Face id.
+
+    Raises:
+        InputError: the name is unknown, files are missing, or the architecture does not fit.
+    """
+    where = pick_device(device)
+    source = str(demo_folder()) if name == DEMO_NAME else name
+    with quiet_transformers():
+        config = _load_config(name, source)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=pick_dtype(dtype, config, where))
+        except (OSError, ValueError) as error:
+            raise InputError(f"Model {name!r} cannot be loaded: {_first_line(error)}") from error
+        tokenizer = _load_tokenizer(source)
+        return prepare_model(model.to(where), tokenizer, name)
+
+
+def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str) -> LoadedModel:
+    """Makes a model in memory ready for packed passes; the model is changed in place.
+
+    Raises:
+        InputError: its architecture does not fit.
+    """
+    model.eval()
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    shape = CacheShape(
+        config.num_hidden_layers,
+        getattr(config, "num_key_value_heads", None) or heads,
+        getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
+    register_attention()
+    loaded = LoadedModel(
+        name=name,
+        model=model,
+        tokenizer=tokenizer,
+        device=next(model.parameters()).device,
+        dtype=next(model.parameters()).dtype,
+        window=int(getattr(config, "max_position_embeddings", None) or 2**20),
+        vocab_size=int(config.vocab_size),
+        eos_ids=_eos_ids(model, tokenizer),
+        fingerprint=_fingerprint(config),
+        cache_shape=shape,
+    )
+    from smartree.models.probe import check_packed_attention  # it runs a pass, so it imports the runner
+
+    check_packed_attention(loaded)
+    fuse_norms(model)
+    if loaded.device.type == "cpu":
+        prepack_linears(model)
+    return loaded
+
+
+def _load_config(name: str, source: str) -> Any:
+    path = Path(source)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise InputError(f"The folder {name!r} holds no config.json, so it is no Hugging Face model.")
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise InputError(f"The folder {name!r} does not exist.")
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        if path.is_dir():
+            raise InputError(f"Model {name!r} cannot be read: {_first_line(error)}") from error
+        raise InputError(
+            f"Model {name!r} is neither a folder here nor reachable on the Hugging Face hub; check the name and the "
+            'network, or use "demo".'
+        ) from error
+
+
+def _load_tokenizer(source: str) -> PreTrainedTokenizerBase | None:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None  # a model without one still takes token ids; text asks for it in one clear sentence
+    return tokenizer if len(tokenizer) else None
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    ids: set[int] = set()
+    generation = getattr(model, "generation_config", None)
+    for source in (generation, model.config, tokenizer):
+        eos = getattr(source, "eos_token_id", None)
+        ids.update(eos if isinstance(eos, list | tuple) else [] if eos is None else [eos])
+    return frozenset(int(token) for token in ids)
+
+
+def _fingerprint(config: Any) -> str:
+    described = {
+        key: value
+        for key, value in config.to_dict().items()
+        if not key.startswith("_") and key not in ("transformers_version", "dtype", "architectures")
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:300]
+
+
+def library_versions() -> tuple[str, str]:
+    """Versions of torch and transformers."""
+    return str(torch.__version__), str(transformers.__version__)
+
+
+def use_packed_attention(model: PreTrainedModel) -> None:
+    """Switches a model to the packed attention function."""
+    model.set_attn_implementation(ATTENTION_NAME)

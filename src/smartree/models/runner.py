@@ -1,0 +1,71 @@
+"""A model with its cache: runs packed passes and commits accepted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smartree.models.cache import SlotCache
+from smartree.models.load import LoadedModel
+from smartree.models.packed_pass import PackedPass, RowGroup
+from smartree.models.seating import Seating
+
+_FIRST_ROWS = 512
+
+
+class ModelRunner:
+    """Runs packed passes of one causal LM over its own slot cache."""
+
+    def __init__(self, loaded: LoadedModel, slots: int, window: int) -> None:
+        """Args:
+        loaded: the model.
+        slots: most requests at a time; one more slot lets two change places.
+        window: most rows a request will ever need.
+        """
+        self.model = loaded.model
+        self.device, self.window = loaded.device, window
+        rows = min(_FIRST_ROWS, window)
+        self.seating = Seating(slots + 1)
+        self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
+
+    @torch.inference_mode()
+    def forward(
+        self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], keep: NDArray[np.int64] | None = None
+    ) -> torch.Tensor:
+        """Runs one pass and stores its rows.
+
+        Args:
+            groups: who the rows belong to.
+            tokens: [N] token ids.
+            keep: [K] rows whose logits are wanted; None wants all.
+
+        Returns:
+            [K, vocabulary] logits.
+        """
+        self.cache.ensure_rows(max(group.reach for group in groups), self.window)
+        packed = PackedPass(groups, self.cache)
+        output = self.model(
+            input_ids=torch.from_numpy(tokens).to(self.device)[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            logits_to_keep=0 if keep is None else torch.from_numpy(keep).to(self.device),
+            smartree=packed,
+        )
+        logits: torch.Tensor = output.logits
+        return logits[0]
+
+    @torch.inference_mode()
+    def commit(self, request_id: int, rows: Sequence[int]) -> None:
+        """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
+        start = self.seating.cached[request_id]
+        self.cache.move_rows(self.seating.slot(request_id), rows, start)
+        self.seating.cached[request_id] = start + len(rows)
+
+    @torch.inference_mode()
+    def seat(self, request_ids: Sequence[int]) -> None:
+        """Gives request i of the batch cache slot i, so that the batch's slots follow each other."""
+        for move in self.seating.seat(request_ids):
+            self.cache.copy_slot(move.source, move.target, move.rows)

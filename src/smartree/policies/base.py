@@ -1,0 +1,131 @@
+"""What every policy answers: grow this level, draft another, and which nodes to verify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smartree.cost.model import CostModel
+from smartree.tree.forest import Candidates, Floats, Forest, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What is known of a step before anything is drafted.
+
+    Attributes:
+        batch: B, requests that decode in this step.
+        context: mean cached length of these requests.
+        depth_limits: [B] depth of the deepest node that can still be of use (tokens and window left).
+        extra_tokens: prompt tokens of joining requests that the same pass carries.
+    """
+
+    batch: int
+    context: int
+    depth_limits: Ints
+    extra_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step brought: what a policy may learn from.
+
+    Attributes:
+        state: the step's state.
+        forest: every node drafted.
+        selected: ids of the nodes verified.
+        tokens: tokens committed by all requests together.
+        seconds: measured seconds of the step.
+    """
+
+    state: StepState
+    forest: Forest
+    selected: Ints
+    tokens: int
+    seconds: float
+
+
+class Policy(Protocol):
+    """Decides the trees of a step. One instance serves one engine; it may learn between steps.
+
+    Attributes:
+        name: as given on the command line.
+        inspects_tokens: True if the selection depends on which tokens were drafted or on their probabilities; such
+            a policy must not be used with sampled drafts (design 4).
+        speculates: False if the policy never drafts.
+        predicted_seconds: what the cost model said of the last selection; nan without a cost model.
+    """
+
+    name: str
+    inspects_tokens: bool
+    speculates: bool
+    predicted_seconds: float
+
+    def begin(self, state: StepState, forest: Forest) -> Ints:
+        """Starts a step; returns the roots worth drafting for."""
+        ...
+
+    def wants_level(self, forest: Forest, frontier: Ints) -> bool:
+        """True if one more level, below `frontier`, pays."""
+        ...
+
+    def grow(self, forest: Forest, candidates: Candidates) -> Ints:
+        """Records candidates in the forest; returns the nodes to be expanded next."""
+        ...
+
+    def select(self, forest: Forest) -> Ints:
+        """Ids of the nodes to verify: closed under ancestors, parents before children."""
+        ...
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learns from a finished step."""
+        ...
+
+
+class BasePolicy:
+    """Shared defaults: drafts from every root to `max_depth`, records everything, learns nothing."""
+
+    name = "base"
+    inspects_tokens = True
+    speculates = True
+
+    def __init__(self, cost: CostModel | None = None, max_depth: int = 8) -> None:
+        self.cost = cost
+        self.max_depth = max_depth
+        self.state = StepState(0, 0, np.empty(0, np.int64))
+        self.predicted_seconds = float("nan")
+
+    def begin(self, state: StepState, forest: Forest) -> Ints:
+        """Starts a step; roots that can still use a node are the frontier."""
+        self.state = state
+        return np.flatnonzero(state.depth_limits > 0)
+
+    def wants_level(self, forest: Forest, frontier: Ints) -> bool:
+        """True until the depth limit or an empty frontier."""
+        return len(frontier) > 0 and int(forest.depth[frontier[-1]]) < self.max_depth
+
+    def within_limits(self, forest: Forest, nodes: Ints) -> Ints:
+        """Those of `nodes` whose children can still be of use."""
+        return nodes[forest.depth[nodes] < self.state.depth_limits[forest.request[nodes]]]
+
+    def predict(self, rows: int) -> None:
+        """Notes what the cost model says of a pass with `rows` rows, for comparison with the clock."""
+        if self.cost is not None:
+            total = rows + self.state.extra_tokens
+            self.predicted_seconds = float(self.cost.verify(self.state.batch, total, self.state.context))
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learns nothing."""
+
+
+def top_per_group(groups: Ints, scores: Floats, count: int) -> NDArray[np.bool_]:
+    """[C] True for the `count` best scores of each group, earlier ones first on ties."""
+    order = np.lexsort((np.arange(len(groups)), -scores, groups))
+    sorted_groups = groups[order]
+    first = np.searchsorted(sorted_groups, sorted_groups, side="left")
+    keep = np.zeros(len(groups), bool)
+    keep[order[np.arange(len(groups)) - first < count]] = True
+    return keep

@@ -1,0 +1,154 @@
+"""The default policy: the exact joint optimum on the measured cost table, at the price of time (design 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartree.cost.model import CostModel
+from smartree.errors import InputError
+from smartree.policies.base import BasePolicy, StepOutcome, StepState, top_per_group
+from smartree.policies.growth import Growth
+from smartree.policies.price import Price
+from smartree.policies.scan import Choice, scan
+from smartree.tree.forest import Candidates, Floats, Forest, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SmartOptions:
+    """Bounds of the search; the defaults need no tuning.
+
+    Attributes:
+        max_depth: most levels.
+        max_nodes: most nodes verified for one request (the paper's hard cap).
+        width: most nodes of one request expanded in a level that costs a pass.
+        explore_share: share of all time that may be spent on looking again at what does not seem to pay.
+        explore_nodes: most nodes of such a look.
+        use_price: False makes every step maximise its own ratio.
+    """
+
+    max_depth: int = 16
+    max_nodes: int = 300
+    width: int = 10
+    explore_share: float = 0.005
+    explore_nodes: int = 4
+    use_price: bool = True
+
+    def __post_init__(self) -> None:
+        if min(self.max_depth, self.max_nodes, self.width, self.explore_nodes) < 1:
+            raise InputError("smart needs max_depth, max_nodes, width and explore_nodes of at least 1.")
+        if not 0 <= self.explore_share < 1:
+            raise InputError(f"smart's explore_share is {self.explore_share}; it must be in [0, 1).")
+
+
+class SmartPolicy(BasePolicy):
+    """Drafts while a level pays, then verifies the best n nodes of all requests together.
+
+    What has been drafted is paid for, so the only question while drafting is whether the next level's expected
+    tokens (learned per depth) are worth its draft time and the verify time they would take. "No speculation" is n = 0
+    of the scan. When it wins, `explore_share` of the time is saved up and spent on looks at speculation.
+    """
+
+    name = "smart"
+
+    def __init__(self, cost: CostModel, options: SmartOptions | None = None) -> None:
+        self.options = options or SmartOptions()
+        super().__init__(cost, self.options.max_depth)
+        self._model = cost
+        self._running_price = Price()
+        self._growth = Growth()
+        self._explore_budget = 0.0
+        self._draft_seconds = 0.0
+        self._choice = Choice(0, 0.0, 1.0)
+
+    @property
+    def price(self) -> float:
+        """Tokens per second that time is worth now: the running price, else the ratio of the step as chosen so far."""
+        known = self._running_price.at(self.state.batch) if self.options.use_price else None
+        return known if known is not None else self._choice.tokens / self._choice.seconds
+
+    def begin(self, state: StepState, forest: Forest) -> Ints:
+        """Starts a step from plain decoding: no node, nothing drafted."""
+        frontier = super().begin(state, forest)
+        self._draft_seconds = 0.0
+        self._choice = Choice(0, float(state.batch), float(self._step_seconds(np.array([0]))[0]))
+        return frontier
+
+    def wants_level(self, forest: Forest, frontier: Ints) -> bool:
+        """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
+        if not super().wants_level(forest, frontier):
+            return False
+        depth = int(forest.depth[frontier[-1]])
+        seconds = self._level_seconds(depth, len(frontier))
+        if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds):
+            if depth > 0 or self._explore_budget < seconds:
+                return False
+            self._explore_budget -= seconds
+        self._draft_seconds += seconds
+        return True
+
+    def grow(self, forest: Forest, candidates: Candidates) -> Ints:
+        """Records every candidate; expands those whose descendants can still be worth a draft row."""
+        nodes = forest.append(candidates)
+        frontier = self.within_limits(forest, nodes)
+        if self._model.draft.by_level and len(nodes):
+            self._choice = self._scan(forest)[1]
+            frontier = self._worth_a_row(forest, frontier)
+        return frontier
+
+    def select(self, forest: Forest) -> Ints:
+        """The best n nodes of all requests together, n from the exact scan."""
+        order, self._choice = self._scan(forest)
+        count = self._choice.count or self._look(len(order))
+        self.predict(self.state.batch + count)
+        return order[:count]
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Updates the price of time, the exploration budget and the growth per level."""
+        spent = float(self._step_seconds(np.array([len(outcome.selected)]))[0])
+        plain = float(self._step_seconds(np.array([0]))[0])
+        saved = self._explore_budget + self.options.explore_share * spent
+        self._explore_budget = min(saved, plain)  # a long quiet time must not end in a burst of looks
+        self._running_price.update(outcome.state.batch, outcome.tokens, spent)
+        self._growth.observe(outcome.forest)
+
+    def _step_seconds(self, nodes: Ints) -> Floats:
+        """[n] modelled seconds of this step if that many nodes were verified, drafting so far included."""
+        state = self.state
+        verify = self._model.verify(state.batch, nodes + state.batch + state.extra_tokens, state.context)
+        return verify + (self._model.overhead + self._draft_seconds)
+
+    def _level_seconds(self, depth: int, width: int) -> float:
+        draft = self._model.draft
+        if draft.by_level:
+            return draft.level_seconds(self.state.batch, width)
+        return draft.seconds_per_step if depth == 0 else 0.0
+
+    def _level_pays(self, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
+        gains = self._growth.gains(forest.path[frontier], depth)
+        verify = self._step_seconds(self._choice.count + np.arange(len(gains) + 1))
+        values = np.concatenate([[0.0], np.cumsum(gains)]) - self.price * (verify - verify[0] + seconds)
+        return bool(np.max(values) > 0)
+
+    def _scan(self, forest: Forest) -> tuple[Ints, Choice]:
+        order = forest.best_first()[: self.options.max_nodes * self.state.batch]
+        seconds = self._step_seconds(np.arange(len(order) + 1))
+        price = self._running_price.at(self.state.batch) if self.options.use_price else None
+        return order, scan(forest.path[order], seconds, self.state.batch, price)
+
+    def _worth_a_row(self, forest: Forest, nodes: Ints) -> Ints:
+        """The `width` best of each request whose path probability exceeds the price of one more draft row."""
+        batch, width = self.state.batch, self.options.width
+        narrow, wide = (self._model.draft.level_seconds(batch, batch * rows) for rows in (1, 1 + width))
+        nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
+        return nodes[top_per_group(forest.request[nodes], forest.path[nodes], width)]
+
+    def _look(self, drafted: int) -> int:
+        """Nodes to verify although they do not pay, out of the exploration budget."""
+        if drafted == 0 or self._explore_budget <= 0:
+            return 0
+        seconds = self._step_seconds(np.arange(min(drafted, self.options.explore_nodes) + 1))
+        count = int(np.flatnonzero(seconds - seconds[0] <= self._explore_budget)[-1])
+        self._explore_budget -= float(seconds[count] - seconds[0])
+        return count

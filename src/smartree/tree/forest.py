@@ -1,0 +1,170 @@
+"""The draft trees of a batch, as flat arrays that grow level by level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Proposal(Enum):
+    """How a drafter chose its tokens; decides which policies keep the output exact (design 4)."""
+
+    POINT_MASS = "point_mass"
+    """A deterministic function of draft information (top-k, lookup): any selection keeps the law."""
+    SAMPLED = "sampled"
+    """Drawn at random: the tree must not be pruned by looking at the tokens drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Children that a drafter proposes for the nodes of a frontier.
+
+    Attributes:
+        parents: [C] node ids in the forest.
+        tokens: [C] token ids, distinct among the children of one parent.
+        probabilities: [C] probability that the child is accepted, given that its parent is; in [0, 1].
+        ranks: [C] place among the siblings, 0 for the drafter's first choice.
+        handles: [C] the drafter's own name for the node, handed back by the forest; unused if negative.
+        features: [C] what the drafter wants remembered of the node, for its own learning.
+    """
+
+    parents: Ints
+    tokens: Ints
+    probabilities: Floats
+    ranks: Ints
+    handles: Ints
+    features: Floats
+
+    @staticmethod
+    def empty() -> Candidates:
+        """No candidate at all."""
+        ints, floats = np.empty(0, np.int64), np.empty(0)
+        return Candidates(ints, ints, floats, ints, ints, floats)
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Candidates:
+        """The candidates at `index`, in that order."""
+        return Candidates(
+            self.parents[index],
+            self.tokens[index],
+            self.probabilities[index],
+            self.ranks[index],
+            self.handles[index],
+            self.features[index],
+        )
+
+
+class Forest:
+    """Draft trees of B requests in one set of flat arrays.
+
+    Node ids 0 .. B-1 are the roots (the last committed tokens); children follow their parents, so
+    `parent[i] < i` for every node below a root. Invariants (tested): a node's request is its parent's,
+    its depth one more, its path probability at most its parent's.
+    """
+
+    __slots__ = ("_floats", "_ints", "_size", "batch", "proposal")
+
+    def __init__(self, root_tokens: Ints, proposal: Proposal = Proposal.POINT_MASS, capacity: int = 256) -> None:
+        self.batch = len(root_tokens)
+        self.proposal = proposal
+        self._size = self.batch
+        capacity = max(capacity, 2 * self.batch)
+        self._ints = np.zeros((6, capacity), np.int64)
+        self._floats = np.zeros((3, capacity))
+        self._ints[:, : self.batch] = -1
+        self.request[:] = np.arange(self.batch)
+        self.token[:] = root_tokens
+        self.depth[:] = 0
+        self.probability[:] = 1.0
+        self.path[:] = 1.0
+
+    @property
+    def request(self) -> Ints:
+        """[M] index of the request each node belongs to."""
+        return self._ints[0, : self._size]
+
+    @property
+    def parent(self) -> Ints:
+        """[M] node id of the parent, -1 for roots."""
+        return self._ints[1, : self._size]
+
+    @property
+    def token(self) -> Ints:
+        """[M] token ids."""
+        return self._ints[2, : self._size]
+
+    @property
+    def depth(self) -> Ints:
+        """[M] distance from the root, 0 for roots."""
+        return self._ints[3, : self._size]
+
+    @property
+    def rank(self) -> Ints:
+        """[M] place among the drafter's siblings, -1 for roots."""
+        return self._ints[4, : self._size]
+
+    @property
+    def handle(self) -> Ints:
+        """[M] the drafter's own name for each node, -1 for roots."""
+        return self._ints[5, : self._size]
+
+    @property
+    def probability(self) -> Floats:
+        """[M] acceptance probability given that the parent is accepted."""
+        return self._floats[0, : self._size]
+
+    @property
+    def path(self) -> Floats:
+        """[M] path probability p_u: that the node and all its ancestors are accepted."""
+        return self._floats[1, : self._size]
+
+    @property
+    def feature(self) -> Floats:
+        """[M] what the drafter wanted remembered of each node."""
+        return self._floats[2, : self._size]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, candidates: Candidates) -> Ints:
+        """Adds candidates as nodes and returns their ids, in the order given."""
+        start, end = self._size, self._size + len(candidates)
+        if end > self._ints.shape[1]:
+            room = max(end, 2 * self._ints.shape[1]) - self._ints.shape[1]
+            self._ints = np.pad(self._ints, ((0, 0), (0, room)))
+            self._floats = np.pad(self._floats, ((0, 0), (0, room)))
+        self._size = end
+        new, parents = slice(start, end), candidates.parents
+        self.request[new] = self.request[parents]
+        self.parent[new] = parents
+        self.token[new] = candidates.tokens
+        self.depth[new] = self.depth[parents] + 1
+        self.rank[new] = candidates.ranks
+        self.handle[new] = candidates.handles
+        self.probability[new] = candidates.probabilities
+        self.path[new] = self.path[parents] * candidates.probabilities
+        self.feature[new] = candidates.features
+        return np.arange(start, end)
+
+    def best_first(self) -> Ints:
+        """[M - B] ids of all nodes below the roots by falling path probability, parents before children.
+
+        A child's path probability is at most its parent's and its id is larger, so a stable sort puts the
+        parent first even on ties: every prefix is closed under ancestors (design 3.2, statement 1).
+        """
+        return self.batch + np.argsort(-self.path[self.batch :], kind="stable")
+
+    def is_closed(self, selected: Ints) -> bool:
+        """True if every selected node's parent is selected or a root."""
+        chosen = np.zeros(self._size, bool)
+        chosen[: self.batch] = True
+        chosen[selected] = True
+        return bool(np.all(chosen[self.parent[selected]]))

@@ -1,0 +1,77 @@
+"""Selected trees laid out as rows of one pass: segments, depths, ancestor masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smartree.tree.forest import Forest, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTrees:
+    """The rows that a target pass carries for a batch of trees: per request its root, then its nodes.
+
+    Attributes:
+        nodes: [N] forest node id of each row.
+        starts: [B + 1] first row of each request's segment.
+        parents: [N] row of the parent, -1 for roots.
+        depths: [N] 0 for roots; a row's position is its request's cached length plus its depth.
+        tokens: [N] token ids.
+    """
+
+    nodes: Ints
+    starts: Ints
+    parents: Ints
+    depths: Ints
+    tokens: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        """[B] rows of each request, root included."""
+        return np.diff(self.starts)
+
+    def ancestor_mask(self) -> NDArray[np.bool_]:
+        """[B, n, n] with n the largest segment: entry (b, i, j) says that j is i or an ancestor of i.
+
+        Rows and columns past a request's own segment are False.
+        """
+        sizes = self.sizes
+        batch, width = len(sizes), int(sizes.max(initial=0))
+        mask = np.zeros((batch, width, width), bool)
+        request = np.repeat(np.arange(batch), sizes)
+        local = np.arange(len(self.nodes)) - self.starts[request]
+        mask[request, local, local] = True
+        above = np.where(self.parents >= 0, self.parents - self.starts[request], -1)
+        deepest = int(self.depths.max(initial=0))
+        if deepest == 0:
+            return mask
+        if np.array_equal(above, local - 1):  # chains: no need to go level by level
+            valid = np.arange(width) < sizes[:, None]
+            return np.tril(np.ones((width, width), bool)) & valid[:, :, None] & valid[:, None, :]
+        for depth in range(1, deepest + 1):
+            rows = np.flatnonzero(self.depths == depth)
+            mask[request[rows], local[rows]] |= mask[request[rows], above[rows]]
+        return mask
+
+
+def pack(forest: Forest, selected: Ints) -> PackedTrees:
+    """Lays the selected nodes out request by request, keeping their order within a request.
+
+    `selected` must be closed under ancestors with parents before children. Best-first order puts the likely path
+    first, so that committing it moves few cache rows.
+    """
+    batch = forest.batch
+    nodes = np.concatenate([np.arange(batch), selected])
+    request = forest.request[nodes]
+    order = np.argsort(request, kind="stable")
+    nodes, request = nodes[order], request[order]
+    starts = np.zeros(batch + 1, np.int64)
+    np.cumsum(np.bincount(request, minlength=batch), out=starts[1:])
+    row_of = np.full(len(forest), -1, np.int64)
+    row_of[nodes] = np.arange(len(nodes))
+    above = forest.parent[nodes]
+    parents = np.where(above >= 0, row_of[above], -1)
+    return PackedTrees(nodes, starts, parents, forest.depth[nodes], forest.token[nodes])

@@ -1,0 +1,1 @@
+"""Lossless verification: the target's own tokens along the tree."""

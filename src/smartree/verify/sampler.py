@@ -1,0 +1,93 @@
+"""Draws the target's own next token at a row: argmax, or Gumbel-max over the filtered logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from smartree.sampling_params import SamplingParams
+from smartree.verify.noise import GumbelNoise
+
+_FIRST_LOOK = 1024  # tokens that usually hold all of top_p's probability
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One token to draw.
+
+    Attributes:
+        row: row of the logits.
+        position: absolute position of the token drawn.
+        params: the request's settings.
+        seed: the request's seed.
+    """
+
+    row: int
+    position: int
+    params: SamplingParams
+    seed: int
+
+
+class Sampler:
+    """Draws tokens; the same (logits, settings, seed, position) always give the same token."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size, self._device = vocab_size, device
+        self._noise: GumbelNoise | None = None
+
+    @torch.inference_mode()
+    def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        """The tokens of `draws` from `logits` [K, vocabulary]."""
+        rows = logits[[draw.row for draw in draws]] if len(draws) != len(logits) else logits[[d.row for d in draws]]
+        if all(draw.params.greedy for draw in draws):
+            return rows.argmax(dim=-1).tolist()  # type: ignore[no-any-return]
+        if self._noise is None:
+            self._noise = GumbelNoise(self._vocab_size, self._device)
+        greedy = torch.tensor([draw.params.greedy for draw in draws], device=self._device)
+        scores = filtered_logits(rows, [draw.params for draw in draws]).to(torch.float64)
+        noise = self._noise.rows([draw.seed for draw in draws], [draw.position for draw in draws])
+        scores += torch.where(greedy[:, None], 0.0, noise)
+        return scores.argmax(dim=-1).tolist()  # type: ignore[no-any-return]
+
+
+def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """[R, vocabulary] float logits after temperature, top_k, then top_p; removed tokens are -inf.
+
+    Both filters are thresholds on the logit, so that equal logits are kept or removed together whatever the order a
+    sort happens to give them.
+    """
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    temperatures = [1.0 if one.greedy else one.temperature for one in params]
+    scores = scores / scores.new_tensor(temperatures)[:, None]
+    vocab = scores.shape[-1]
+    ks = [one.top_k if 0 < one.top_k < vocab and not one.greedy else vocab for one in params]
+    if min(ks) < vocab:
+        best = scores.topk(max(k for k in ks if k < vocab), dim=-1).values
+        places = torch.tensor([min(k, best.shape[1]) - 1 for k in ks], device=scores.device)
+        floor = best.gather(1, places[:, None])
+        floor = torch.where(torch.tensor([k < vocab for k in ks], device=scores.device)[:, None], floor, -torch.inf)
+        scores = scores.masked_fill(scores < floor, -torch.inf)
+    ps = [1.0 if one.greedy else one.top_p for one in params]
+    if min(ps) < 1:
+        scores = scores.masked_fill(scores < _nucleus_floor(scores, ps), -torch.inf)
+    return scores
+
+
+def _nucleus_floor(scores: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
+    """[R, 1] smallest logit of the smallest set of best tokens whose probability reaches p; -inf where p is 1."""
+    wanted = scores.new_tensor(ps)[:, None]
+    total = scores.logsumexp(dim=-1, keepdim=True)
+    limited = wanted < 1
+    count = min(_FIRST_LOOK, scores.shape[-1])
+    while True:
+        best = scores.topk(count, dim=-1).values
+        before = torch.cumsum((best - total).exp(), dim=-1)
+        enough = (before[:, -1:] >= wanted) | ~limited
+        if count == scores.shape[-1] or bool(enough.all()):
+            break
+        count = scores.shape[-1]
+    inside = torch.cat([torch.zeros_like(before[:, :1]), before[:, :-1]], dim=-1) < wanted
+    last = inside.sum(dim=-1, keepdim=True) - 1
+    return torch.where(limited, best.gather(1, last), -torch.inf)

@@ -1,0 +1,112 @@
+"""The exact scan equals brute force over all closed subsets: the claim that the whole policy rests on."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartree.policies import Choice, scan
+from smartree.tree import DraftTree, forest_of
+from smartree.tree.forest import Floats
+from tests.policies.brute_force import Pool, costs, pools
+
+PROBABILITIES = st.one_of(st.sampled_from([1.0, 0.5, 0.1]), st.floats(1e-3, 1.0))
+SECONDS = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 3.0))
+# Halves and small whole seconds are exact in floating point, so that ties are ties.
+EXACT_PROBABILITIES = st.sampled_from([1.0, 0.5, 0.25])
+EXACT_SECONDS = st.integers(0, 4).map(float)
+
+
+def scan_pool(pool: Pool, seconds: Floats, price: float | None) -> Choice:
+    forest = forest_of(pool.trees)
+    order = forest.best_first()
+    choice = scan(forest.path[order], seconds, pool.batch, price)
+    assert forest.is_closed(order[: choice.count])  # what was chosen can be verified at all
+    return choice
+
+
+@given(st.data(), pools(PROBABILITIES))
+@settings(deadline=None, max_examples=500)
+def test_the_ratio_equals_the_best_of_all_closed_subsets(data: st.DataObject, pool: Pool) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    choice = scan_pool(pool, seconds, None)
+    sizes, tokens = pool.outcomes()
+    assert choice.tokens / choice.seconds == pytest.approx(np.max(tokens / seconds[sizes]), rel=1e-12)
+
+
+@given(st.data(), pools(PROBABILITIES), st.floats(0.0, 5.0))
+@settings(deadline=None, max_examples=500)
+def test_the_value_at_a_price_equals_the_best_of_all_closed_subsets(
+    data: st.DataObject, pool: Pool, price: float
+) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    choice = scan_pool(pool, seconds, price)
+    sizes, tokens = pool.outcomes()
+    best = np.max(tokens - price * seconds[sizes])
+    assert choice.tokens - price * choice.seconds == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+def exact_best(pool: Pool, seconds: Floats, price: float | None) -> tuple[int, Fraction]:
+    """The smallest of the best subsets and its tokens, in fractions."""
+    sizes, tokens = pool.outcomes()
+    best: tuple[Fraction, int, Fraction] | None = None
+    for size, expected in sorted({(int(s), float(t)) for s, t in zip(sizes, tokens, strict=True)}):
+        gain, spent = Fraction(expected), Fraction(float(seconds[size]))
+        value = gain / spent if price is None else gain - Fraction(price) * spent
+        if best is None or value > best[0]:
+            best = (value, size, gain)
+    assert best is not None
+    return best[1], best[2]
+
+
+@given(st.data(), pools(EXACT_PROBABILITIES), st.sampled_from([None, 0.0, 0.25, 0.5, 1.0]))
+@settings(deadline=None, max_examples=400)
+def test_the_smallest_of_the_best_subsets_is_chosen(data: st.DataObject, pool: Pool, price: float | None) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, EXACT_SECONDS))
+    choice = scan_pool(pool, seconds, price)
+    assert (choice.count, Fraction(choice.tokens)) == exact_best(pool, seconds, price)
+    assert choice.seconds == seconds[choice.count]
+
+
+@given(st.data(), pools(PROBABILITIES, batches=[1]))
+@settings(deadline=None, max_examples=100)
+def test_for_a_given_size_no_closed_subset_beats_the_best_first_prefix(data: st.DataObject, pool: Pool) -> None:
+    sizes, tokens = pool.outcomes()
+    paths = np.sort(pool.paths)[::-1]
+    for size in range(len(paths) + 1):
+        assert np.max(tokens[sizes == size]) == pytest.approx(1 + paths[:size].sum(), rel=1e-12)
+
+
+def test_the_scan_goes_on_past_a_step_that_does_not_pay_at_once() -> None:
+    # One node: 1.9 / 2 < 1, so a scan that stops at the first node that does not pay takes none.
+    # Four nodes at the same price: (1 + 0.9 + 0.8 + 0.7 + 0.6) / 2 = 2.
+    choice = scan(np.array([0.9, 0.8, 0.7, 0.6]), np.array([1.0, 2.0, 2.0, 2.0, 2.0]), 1)
+    assert (choice.count, choice.seconds) == (4, 2.0)
+    assert choice.tokens == pytest.approx(4.0)
+
+
+def test_two_requests_share_one_threshold() -> None:
+    # 2 / 1 = 2, 2.9 / 1.35 = 2.15, 3.7 / 1.7 = 2.18, 3.8 / 2.05 = 1.85: both nodes of the first, none of the second.
+    pool = Pool((DraftTree.of([-1, -1], [0.9, 0.8]), DraftTree.of([-1], [0.1])))
+    assert scan_pool(pool, np.array([1.0, 1.35, 1.7, 2.05]), None).count == 2
+
+
+def test_a_price_of_nothing_takes_everything_and_a_high_price_nothing() -> None:
+    paths, seconds = np.array([0.5, 0.25]), np.array([1.0, 2.0, 3.0])
+    assert scan(paths, seconds, 1, 0.0).count == 2
+    assert scan(paths, seconds, 1, 0.3).count == 1
+    assert scan(paths, seconds, 1, 1.0).count == 0
+
+
+def test_the_smallest_of_equal_sizes_wins() -> None:
+    assert scan(np.array([0.5, 0.5]), np.array([1.0, 1.5, 2.0]), 1).count == 0  # 1 / 1 = 1.5 / 1.5 = 2 / 2
+    assert scan(np.array([0.5, 0.5]), np.array([1.0, 2.0, 3.0]), 1, 0.5).count == 0  # 0.5 at every size
+    assert scan(np.array([1.0, 0.5]), np.array([1.0, 1.5, 2.0]), 2, 1.0).count == 1  # 1, 1.5, 1.5
+
+
+def test_nothing_drafted_is_plain_decoding() -> None:
+    assert scan(np.empty(0), np.array([2.0]), 4) == Choice(0, 4.0, 2.0)

@@ -1,0 +1,357 @@
+"""The default policy: exact on what was drafted, at the right price, and quiet where speculation does not pay."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartree.cost import CostModel, CostPoint, CostTable, DraftCost, DraftPoint
+from smartree.errors import InputError
+from smartree.policies import SmartOptions, SmartPolicy, StepOutcome
+from smartree.tree import DraftTree, forest_of
+from smartree.tree.forest import Floats, Forest, Ints
+from tests.policies.brute_force import Pool, costs, pools
+from tests.policies.steps import (
+    Step,
+    cost_of,
+    draft,
+    nothing_found,
+    run,
+    same_children,
+    state_of,
+    throughput,
+)
+
+PROBABILITIES = st.one_of(st.sampled_from([1.0, 0.5, 0.1]), st.floats(1e-3, 1.0))
+SECONDS = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 3.0))
+BUSHY = DraftTree.of([-1, -1, 0, 0, 1, 2], [0.9, 0.1, 0.8, 0.2, 0.5, 0.5])
+
+
+def select_from(policy: SmartPolicy, forest: Forest) -> Ints:
+    """What the policy verifies of a forest that cost nothing to draft."""
+    policy.begin(state_of(forest.batch), forest)
+    return policy.select(forest)
+
+
+def by_level(*seconds: float, batch: int = 1) -> DraftCost:
+    """A drafter that pays seconds[w] for a level of w + 1 rows a request, flat from there on."""
+    widths = [*enumerate(seconds, start=1), (1000, seconds[-1])]
+    return DraftCost(levels=tuple(DraftPoint(batch, batch * width, value) for width, value in widths))
+
+
+def roofline(draft_cost: DraftCost | None = None) -> CostModel:
+    """10 ms up to 8 tokens, then in proportion, whatever the batch: the shape of design section 1."""
+    sizes = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512]
+    points = [
+        CostPoint(batch, n, 0, 10e-3 * max(1.0, n / 8)) for batch in (1, 2, 4, 8, 16, 32) for n in sizes if n >= batch
+    ]
+    return CostModel(CostTable(points), draft_cost or DraftCost())
+
+
+# --- exact on what was drafted -----------------------------------------------------------------------------------
+
+
+@given(st.data(), pools(PROBABILITIES))
+@settings(deadline=None, max_examples=200)
+def test_a_fresh_policy_achieves_the_best_ratio_of_all_closed_subsets(data: st.DataObject, pool: Pool) -> None:
+    overhead = data.draw(st.sampled_from([0.0, 0.5]))
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    forest = forest_of(pool.trees)
+    selected = select_from(SmartPolicy(cost_of(pool.batch, seconds, overhead=overhead)), forest)
+    assert forest.is_closed(selected)
+    sizes, tokens = pool.outcomes()
+    achieved = (pool.batch + forest.path[selected].sum()) / (seconds[len(selected)] + overhead)
+    assert achieved == pytest.approx(np.max(tokens / (seconds[sizes] + overhead)), rel=1e-12)
+
+
+@given(st.data(), pools(PROBABILITIES), st.integers(1, 9))
+@settings(deadline=None, max_examples=100)
+def test_once_the_price_is_known_the_selection_is_the_best_at_that_price(
+    data: st.DataObject, pool: Pool, tokens_per_step: int
+) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    policy, forest = SmartPolicy(cost_of(pool.batch, seconds), SmartOptions(explore_share=0.0)), forest_of(pool.trees)
+    for _ in range(20):
+        policy.begin(state_of(pool.batch), forest)
+        policy.observe(StepOutcome(policy.state, forest, np.empty(0, np.int64), tokens_per_step, float(seconds[0])))
+    selected = select_from(policy, forest)
+    price = tokens_per_step / seconds[0]  # every step so far brought this
+    assert policy.price == pytest.approx(price)
+    sizes, tokens = pool.outcomes()
+    achieved = pool.batch + forest.path[selected].sum() - price * seconds[len(selected)]
+    assert achieved == pytest.approx(np.max(tokens - price * seconds[sizes]), rel=1e-9, abs=1e-9)
+
+
+def test_parents_come_before_children_in_the_selection() -> None:
+    forest = forest_of([BUSHY, BUSHY])
+    selected = select_from(SmartPolicy(cost_of(2, [1.0] * 13)), forest)
+    places = {int(node): place for place, node in enumerate(selected)}
+    assert len(places) == 12
+    assert all(forest.parent[node] < 2 or places[int(forest.parent[node])] < places[node] for node in places)
+
+
+def test_a_flat_floor_takes_everything() -> None:
+    # Decisions follow the measured floor, not a line through the origin.
+    forest = forest_of([BUSHY])
+    assert len(select_from(SmartPolicy(cost_of(1, [1.0] * 7)), forest)) == 6
+
+
+def test_a_steep_cost_takes_nothing() -> None:
+    forest = forest_of([BUSHY])
+    assert len(select_from(SmartPolicy(cost_of(1, 1.0 + np.arange(7.0))), forest)) == 0
+
+
+def test_the_same_pool_under_another_profile_gives_another_tree() -> None:
+    forest = forest_of([BUSHY])
+    sizes = {
+        len(select_from(SmartPolicy(cost_of(1, [1.0] * (flat + 1) + [9.0] * (6 - flat))), forest)) for flat in (0, 2, 4)
+    }
+    assert sizes == {0, 2, 4}
+
+
+def test_a_chain_is_reachable_as_the_optimum() -> None:
+    # A trunk of 4 at 0.9 each, a side branch of 0.1 at every node. Four nodes are free, the fifth doubles the time.
+    trunk = [-1, 0, 1, 2]
+    tree = DraftTree.of([*trunk, -1, 0, 1, 2], [0.9] * 4 + [0.1] * 4)
+    forest = forest_of([tree])
+    selected = select_from(SmartPolicy(cost_of(1, [1.0] * 5 + [2.0] * 4)), forest)
+    assert forest.handle[selected].tolist() == [0, 1, 2, 3]
+
+
+def test_prompt_tokens_in_the_same_pass_count() -> None:
+    # Flat up to 4 rows, then 0.3 s a row. Alone, a request gets its 3 nodes for nothing. Beside 7 prompt tokens a step
+    # takes 2.2 s with no node and 0.3 s more for each: 1 / 2.2 = 0.455, 1.3 / 2.5 = 0.52, 1.39 / 2.8 = 0.496.
+    cost = cost_of(1, [1.0] * 4 + [1.0 + 0.3 * rows for rows in range(1, 20)])
+    forest = forest_of([DraftTree.of([-1, 0, 1], [0.3] * 3)])
+    policy = SmartPolicy(cost)
+    assert len(select_from(policy, forest)) == 3
+    policy.begin(state_of(1, extra_tokens=7), forest)
+    assert len(policy.select(forest)) == 1
+    assert policy.predicted_seconds == pytest.approx(2.5)
+
+
+def test_drafting_that_is_paid_for_is_sunk() -> None:
+    # Verifying one node of 0.25 takes 0.3 s more: 1.25 / 1.3 < 1, so alone it would not pay.
+    # After 0.25 s of drafting the choice is between 1 / 1.25 = 0.8 and 1.25 / 1.55 = 0.806.
+    cost = cost_of(1, [1.0, 1.3, 9.0], by_level(0.25))
+    assert len(select_from(SmartPolicy(cost_of(1, [1.0, 1.3, 9.0])), forest_of([DraftTree.of([-1], [0.25])]))) == 0
+    step = draft(SmartPolicy(cost), cost, state_of(1), same_children(0.25))
+    assert step.draft_seconds == 0.25
+    assert len(step.selected) == 1
+
+
+# --- how much to draft -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_level_that_costs_several_plain_steps_is_never_drafted(batch: int) -> None:
+    cost = cost_of(batch, [1.0] * 500, by_level(5.0 * batch, batch=batch))
+    steps = run(SmartPolicy(cost), cost, state_of(batch), same_children(0.99, 0.01), 100)
+    assert {step.levels for step in steps} == {0}
+
+
+def test_a_dear_level_is_drafted_once_at_most() -> None:
+    # 0.7 plain steps a level: the first may pay (prior gain 0.77), below it 0.6 of that gain is not enough.
+    cost = cost_of(1, [1.0] * 500, by_level(0.7))
+    assert draft(SmartPolicy(cost), cost, state_of(1), same_children(0.6, 0.1)).levels <= 1
+
+
+def best_chain_throughput(probability: float, plain: float, level: float) -> float:
+    """Of the best fixed depth: a chain where every token costs one level and verifying is free."""
+    return max(
+        sum(probability**depth for depth in range(levels + 1)) / (plain + levels * level) for levels in range(17)
+    )
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("level", [0.02, 0.1, 0.3])
+def test_the_learned_depth_is_as_good_as_the_best_fixed_one(probability: float, level: float) -> None:
+    cost = cost_of(1, [1.0] * 40, by_level(level))
+    steps = run(SmartPolicy(cost), cost, state_of(1), same_children(probability), 700)
+    assert throughput(steps[350:]) >= 0.97 * best_chain_throughput(probability, 1.0, level)
+
+
+@pytest.mark.parametrize("block_seconds", [0.1, 0.5, 1.2])
+def test_a_block_drafter_that_pays_as_a_whole_is_used(block_seconds: float) -> None:
+    # One pass drafts all 8 tokens, so it has to be weighed against what all 8 bring: 1 + 0.95 + ... + 0.95^8 = 7.4
+    # tokens for 1 + 1.2 s at most, over 3 times plain decoding. Against what the first token brings it never pays.
+    cost = cost_of(1, [1.0] * 40, DraftCost(block_seconds))
+    steps = run(SmartPolicy(cost), cost, state_of(1, depth=8), same_children(0.95), 1500)
+    best = sum(0.95**depth for depth in range(9)) / (1.0 + block_seconds)
+    assert throughput(steps[750:]) >= 0.95 * best
+
+
+def test_nodes_below_the_price_of_a_draft_row_are_not_expanded() -> None:
+    # Nothing learned: price 1 token/s. Rows 2 to 11 of a level cost 0.1 s each, so a path of 0.05 buys no row.
+    levels = DraftCost(levels=(DraftPoint(1, 1, 0.01), DraftPoint(1, 11, 1.01)))
+    cost = cost_of(1, [1.0] * 40, levels)
+    policy, forest = SmartPolicy(cost), Forest(np.zeros(1, np.int64))
+    frontier = policy.begin(state_of(1), forest)
+    assert policy.wants_level(forest, frontier)
+    frontier = policy.grow(forest, same_children(0.9, 0.05)(forest, frontier))
+    assert forest.probability[frontier].tolist() == [0.9]
+    assert len(forest) == 3  # the node that is not expanded can still be verified
+
+
+def test_the_width_bounds_the_nodes_expanded_per_request() -> None:
+    cost = cost_of(2, [1.0] * 200, by_level(1e-6, batch=2))
+    policy, forest = SmartPolicy(cost, SmartOptions(width=3)), Forest(np.zeros(2, np.int64))
+    frontier = policy.begin(state_of(2), forest)
+    assert policy.wants_level(forest, frontier)
+    frontier = policy.grow(forest, same_children(0.3, 0.25, 0.2, 0.15, 0.1)(forest, frontier))
+    assert forest.probability[frontier].tolist() == [0.3, 0.25, 0.2] * 2
+
+
+def test_depth_limits_and_max_depth_bound_the_tree() -> None:
+    cost = cost_of(1, [1.0] * 100)
+    propose = same_children(0.9)
+    assert draft(SmartPolicy(cost), cost, state_of(1, depth=5), propose).levels == 5
+    assert draft(SmartPolicy(cost, SmartOptions(max_depth=3)), cost, state_of(1), propose).levels == 3
+    assert draft(SmartPolicy(cost), cost, state_of(1, depth=0), propose).levels == 0
+
+
+def test_max_nodes_bounds_the_nodes_of_one_request() -> None:
+    # As its documentation says; one request of the batch must not use up the allowance of the other.
+    forest = forest_of([DraftTree.of(range(-1, 9), [1.0] * 10), DraftTree.of([-1], [0.5])])
+    selected = select_from(SmartPolicy(cost_of(2, [1.0] * 12), SmartOptions(max_nodes=4)), forest)
+    assert np.bincount(forest.request[selected], minlength=2).tolist() == [4, 1]
+
+
+# --- batch, acceptance and price ---------------------------------------------------------------------------------
+
+
+def nodes_per_request(steps: list[Step]) -> float:
+    return float(np.mean([len(step.selected) / step.state.batch for step in steps]))
+
+
+@pytest.mark.parametrize("draft_cost", [DraftCost(), by_level(0.1e-3)], ids=["one pass", "by level"])
+def test_a_growing_batch_shrinks_the_trees_down_to_none(draft_cost: DraftCost) -> None:
+    cost = roofline(draft_cost)
+    sizes = []
+    for batch in (1, 2, 4, 8, 16, 32):
+        steps = run(SmartPolicy(cost), cost, state_of(batch, depth=5), same_children(0.7, 0.1), 120)
+        sizes.append(nodes_per_request(steps[60:]))
+        plain = batch / cost.autoregressive(batch, 0)
+        assert throughput(steps[60:]) >= 0.99 * plain
+    assert sizes[0] >= 7  # the whole flat part of the roofline
+    assert all(more >= fewer for more, fewer in pairwise(sizes))
+    assert sizes[-1] < 0.05  # but for a look now and then
+
+
+def test_constant_acceptance_and_growing_cost_make_nodes_fall() -> None:
+    # A controller that aims at an acceptance rate would keep its tree here.
+    forest = forest_of([DraftTree.of(range(-1, 15), [0.8] * 16)])
+    sizes = [
+        len(select_from(SmartPolicy(cost_of(1, 1.0 + slope * np.arange(17.0))), forest))
+        for slope in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.9)
+    ]
+    assert sizes[0] == 16
+    assert all(more > fewer for more, fewer in pairwise(sizes))
+    assert sizes[-1] == 0
+
+
+def alternate(policy: SmartPolicy, seconds: Floats, forests: list[Forest], steps: int) -> float:
+    """Throughput of a policy on steps of different kinds in turn, with the expected tokens as outcome."""
+    tokens = spent = carry = 0.0
+    for index in range(steps):
+        forest = forests[index % len(forests)]
+        selected = select_from(policy, forest)
+        carry += 1 + float(forest.path[selected].sum())
+        committed = math.floor(carry)  # whole tokens, whose sum follows the expected ones
+        carry -= committed
+        policy.observe(StepOutcome(policy.state, forest, selected, committed, float(seconds[len(selected)])))
+        tokens, spent = tokens + 1 + float(forest.path[selected].sum()), spent + float(seconds[len(selected)])
+    return tokens / spent
+
+
+def test_the_price_of_time_beats_each_step_s_own_ratio_on_mixed_text() -> None:
+    # Half of the steps draft well, half badly. Maximising its own ratio, the good step stops too early and the bad one
+    # too late; the best pair of sizes is found by trying all.
+    seconds = 1.0 + 0.004 * np.arange(17.0) ** 2
+    forests = [forest_of([DraftTree.of(range(-1, 15), [p] * 16)]) for p in (0.97, 0.3)]
+    cost = cost_of(1, seconds)
+    gains = [np.concatenate([[1.0], 1 + np.cumsum(forest.path[1:])]) for forest in forests]
+    best = max((gains[0][a] + gains[1][b]) / (seconds[a] + seconds[b]) for a in range(17) for b in range(17))
+    priced = alternate(SmartPolicy(cost), seconds, forests, 1000)
+    greedy = alternate(SmartPolicy(cost, SmartOptions(use_price=False)), seconds, forests, 1000)
+    assert priced >= 0.998 * best
+    assert greedy < 0.998 * best
+    assert priced > greedy
+
+
+def test_a_fresh_policy_prices_time_at_plain_decoding() -> None:
+    policy = SmartPolicy(cost_of(4, [2.0, 3.0], overhead=0.5))
+    policy.begin(state_of(4), Forest(np.zeros(4, np.int64)))
+    assert policy.price == pytest.approx(4 / 2.5)
+
+
+# --- looking again -----------------------------------------------------------------------------------------------
+
+STEEP = 10e-3 + 5e-3 * np.arange(12.0)
+FLAT = np.full(400, 10e-3)
+HOPELESS = {
+    # name: verify seconds, draft cost, drafter. In none of these can a node earn back what it takes.
+    "verifying too dear": (STEEP, DraftCost(), same_children(0.3, 0.1)),
+    "levels too dear": (FLAT, by_level(3e-3), same_children(0.05)),
+    "a block too dear": (FLAT, DraftCost(3e-3), same_children(0.05)),
+    "nothing is found": (FLAT, DraftCost(3e-3), nothing_found),
+    "no level finds anything": (FLAT, by_level(3e-3), nothing_found),
+}
+
+
+@pytest.mark.parametrize("case", HOPELESS)
+def test_looks_at_speculation_that_never_pays_stay_under_one_percent(case: str) -> None:
+    seconds, draft_cost, propose = HOPELESS[case]
+    cost = cost_of(1, seconds, draft_cost)
+    steps = run(SmartPolicy(cost), cost, state_of(1, depth=3), propose, 20_000)
+    plain = cost.autoregressive(1, 0)
+    extra = sum(step.seconds - plain for step in steps)
+    assert extra < 0.01 * sum(step.seconds for step in steps)
+    spending = [index for index, step in enumerate(steps) if step.seconds > plain]
+    assert len(spending) > 10
+    assert spending[-1] > 19_000  # it goes on looking to the end
+
+
+@pytest.mark.parametrize("draft_cost", [DraftCost(3e-3), by_level(3e-3)], ids=["one pass", "by level"])
+def test_speculation_comes_back_when_it_starts_to_pay(draft_cost: DraftCost) -> None:
+    cost = cost_of(1, FLAT, draft_cost)
+    policy = SmartPolicy(cost)
+    quiet = run(policy, cost, state_of(1, depth=8), same_children(0.02), 1000)
+    assert sum(step.levels > 0 for step in quiet[500:]) < 25
+    after = run(policy, cost, state_of(1, depth=8), same_children(0.9), 3000)
+    assert throughput(after[2500:]) > 1.3 / cost.autoregressive(1, 0)
+
+
+def test_a_quiet_time_does_not_end_in_a_burst_of_looks() -> None:
+    cost = cost_of(1, STEEP)
+    policy = SmartPolicy(cost)
+    run(policy, cost, state_of(1), nothing_found, 3000)  # saves up, with nothing to look at
+    burst = run(policy, cost, state_of(1), same_children(0.3), 100)
+    assert sum(step.seconds - 10e-3 for step in burst) <= 2 * 10e-3
+
+
+def test_without_an_exploration_share_nothing_that_does_not_pay_is_verified() -> None:
+    cost = cost_of(1, STEEP)
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0.0))
+    steps = run(policy, cost, state_of(1, depth=3), same_children(0.3, 0.1), 1000)
+    assert {len(step.selected) for step in steps} == {0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_depth": 0}, {"max_nodes": 0}, {"width": 0}, {"explore_nodes": 0}, {"explore_share": -0.1}],
+)
+def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        SmartOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("share", [1.0, float("nan")])
+def test_an_exploration_share_that_is_no_share_is_refused(share: float) -> None:
+    with pytest.raises(InputError, match="explore_share"):
+        SmartOptions(explore_share=share)
