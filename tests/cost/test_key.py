@@ -9,8 +9,8 @@ import pytest
 
 from smartree.cost import ProfileKey
 from smartree.errors import InputError, ProfileMismatchError
+from tests.cost.keys import KEY
 
-KEY = ProfileKey("cpu", "demo", "bfloat16", "smartree", 2, "2.9.0", "5.16.1", "0.1.0")
 NAMES = [field.name for field in fields(ProfileKey)]
 
 
@@ -43,7 +43,7 @@ def test_a_mismatch_names_each_differing_field() -> None:
 
 def test_the_digest_is_stable() -> None:
     # Names of saved profiles: a digest that changed would make every machine measure again.
-    assert KEY.digest() == "b69a296a6fbb9c95"
+    assert KEY.digest() == "9ce4c659fed4fff6"
     assert replace(KEY).digest() == KEY.digest()
     assert len({KEY.digest(), *(changed(name).digest() for name in NAMES)}) == 1 + len(NAMES)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from smartree.cost import CostPoint, DraftCost, DraftPoint, Profile, ProfileKey
 from smartree.errors import InputError
+from tests.cost.keys import KEY
 
-KEY = ProfileKey("cpu", "demo", "bfloat16", "smartree", 2, "2.9.0", "5.16.1", "0.1.0")
 VERIFY = tuple(CostPoint(b, b * n, c, 0.01 * b * n + c) for b in (1, 4) for c in (0, 512) for n in (1, 2, 4, 8, 16))
 ROW = {"batch": 1, "tokens": 1, "context": 0, "seconds": 0.5}
 

@@ -65,12 +65,15 @@ def fit_power_exponential(rows: Floats, seconds: Floats, *, free_eta: bool = Tru
         exponent = np.minimum(delta * (rows / largest) ** rho, LARGEST_EXPONENT)
         return np.asarray(gamma * np.expm1(exponent) + (logs[3] if free_eta else 0.0))
 
+    def relative_error(logs: Floats) -> Floats:
+        return np.asarray(curve(logs) * scale / seconds - 1.0)
+
     best = None
     for rho in (0.3, 1.0, 1.5):
         start = [np.log(max(1 - floor, 0.05)), np.log(0.7), np.log(rho)] + ([floor] if free_eta else [])
         low = [np.log(1e-9), np.log(1e-6), np.log(0.02)] + ([0.0] if free_eta else [])
         high = [np.log(1e6), np.log(50.0), np.log(6.0)] + ([max(floor, 1e-9) * 1.0001] if free_eta else [])
-        found = least_squares(lambda logs: (curve(logs) - seconds / scale) * scale / seconds, start, bounds=(low, high))
+        found = least_squares(relative_error, start, bounds=(low, high))
         if best is None or found.cost < best.cost:
             best = found
     assert best is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ class CostModel:
     """
 
     table: CostTable
-    draft: DraftCost = DraftCost()
+    draft: DraftCost = field(default_factory=DraftCost)
     overhead: float = 0.0
 
     def verify(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> NDArray[np.float64]:

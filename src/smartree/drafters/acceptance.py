@@ -11,6 +11,38 @@ from smartree.tree.forest import Floats, Ints
 _PRIOR = np.array([0.05, 0.15, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.8, 0.85, 0.85, 0.9, 0.9, 0.9])
 _LATER_SIBLING = 0.25
 _DEPTHS, _RANKS = 6, 3
+_LONG_MATCH = 3  # tokens beyond which a match is long
+
+
+class Trust:
+    """How a request's own acceptance compares with what the table expects, for short and for long matches.
+
+    Texts differ: one that quotes itself accepts more than the average of a cell, one that does not accepts less.
+    """
+
+    def __init__(self, strength: float = 3.0, window: float = 60.0) -> None:
+        """Args:
+        strength: expected acceptances that "like the average" is worth.
+        window: observations over which the counts fade.
+        """
+        self._strength, self._keep = strength, 1 - 1 / window
+        self._accepted = [0.0, 0.0]
+        self._expected = [0.0, 0.0]
+
+    def factor(self, cell: int) -> float:
+        """What to multiply the rate of a cell with."""
+        kind = _is_long(cell)
+        return (self._accepted[kind] + self._strength) / (self._expected[kind] + self._strength)
+
+    def learn(self, cell: int, rate: float, accepted: bool) -> None:
+        """Counts one outcome that the table expected with probability `rate`."""
+        kind = _is_long(cell)
+        self._accepted[kind] = self._keep * self._accepted[kind] + accepted
+        self._expected[kind] = self._keep * self._expected[kind] + rate
+
+
+def _is_long(cell: int) -> bool:
+    return cell >= _LONG_MATCH * _DEPTHS * _RANKS
 
 
 class AcceptanceTable:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from smartree.drafters.acceptance import AcceptanceTable
+from smartree.drafters.acceptance import AcceptanceTable, Trust
 from smartree.drafters.base import DraftRequest
 from smartree.drafters.suffix_index import Match, SuffixIndex
 from smartree.tree.forest import Candidates, Forest, Ints, Proposal
+
+_HIGHEST_RATE = 0.99  # nothing looked up is certain
 
 
 class NgramDrafter:
@@ -33,6 +35,8 @@ class NgramDrafter:
         self.max_depth, self.max_matches = max_depth, max_matches
         self.acceptance = AcceptanceTable()
         self._texts: dict[int, SuffixIndex] = {}
+        self._trust: dict[int, Trust] = {}
+        self._batch: list[Trust] = []
         # Trie nodes of the step: children by token, length of the longest match through the node, its depth.
         self._children: list[dict[int, int]] = []
         self._lengths: list[int] = []
@@ -41,6 +45,7 @@ class NgramDrafter:
         """Reads the newly committed tokens and looks the end of each text up."""
         self._children = [{} for _ in requests]
         self._lengths = [0] * len(requests)
+        self._batch = [self._trust.setdefault(request.id, Trust()) for request in requests]
         for root, request in enumerate(requests):
             text = self._texts.get(request.id)
             if text is None:
@@ -70,14 +75,18 @@ class NgramDrafter:
         cells: list[int] = []
         depths = (forest.depth[frontier] + 1).tolist()
         places = np.where(frontier < forest.batch, frontier, forest.handle[frontier]).tolist()
-        for node, place, depth in zip(frontier.tolist(), places, depths, strict=True):
+        rates: list[float] = []
+        owners = forest.request[frontier].tolist()
+        for node, place, depth, owner in zip(frontier.tolist(), places, depths, owners, strict=True):
+            trust = self._batch[owner]
             for rank, (token, child) in enumerate(self._children[place].items()):
                 parents.append(node)
                 tokens.append(token)
                 handles.append(child)
                 ranks.append(rank)
-                cells.append(self.acceptance.cell(self._lengths[child], depth, rank))
-        rates = [self.acceptance.rate(cell) for cell in cells]
+                cell = self.acceptance.cell(self._lengths[child], depth, rank)
+                cells.append(cell)
+                rates.append(min(_HIGHEST_RATE, self.acceptance.rate(cell) * trust.factor(cell)))
         return Candidates(
             np.array(parents, np.int64),
             np.array(tokens, np.int64),
@@ -88,8 +97,12 @@ class NgramDrafter:
         )
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
-        """Counts outcomes by cell."""
-        self.acceptance.learn(forest.feature[nodes].astype(np.int64), accepted)
+        """Counts outcomes by cell, for the engine and for each request."""
+        cells = forest.feature[nodes].astype(np.int64)
+        owners = forest.request[nodes].tolist()
+        for owner, cell, hit in zip(owners, cells.tolist(), accepted.tolist(), strict=True):
+            self._batch[owner].learn(cell, self.acceptance.rate(cell), hit)
+        self.acceptance.learn(cells, accepted)
 
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Nothing to keep: the committed tokens arrive with the next `begin`."""
@@ -97,3 +110,4 @@ class NgramDrafter:
     def release(self, request_id: int) -> None:
         """Forgets a request's text."""
         self._texts.pop(request_id, None)
+        self._trust.pop(request_id, None)

@@ -68,10 +68,10 @@ class LLM:
         Raises:
             InputError: something does not exist or does not fit.
         """
-        names = {"drafter": drafter, "policy": policy}
         self.config = EngineConfig(
-            model=model if isinstance(model, str) else type(model).__name__,
-            **{key: value if isinstance(value, str) else type(value).__name__ for key, value in names.items()},
+            model=_name(model),
+            drafter=_name(drafter),
+            policy=_name(policy),
             dtype=dtype,
             device=device,
             max_batch=max_batch,
@@ -84,13 +84,13 @@ class LLM:
         self.target = (
             load_model(model, dtype, device)
             if isinstance(model, str)
-            else prepare_model(model, tokenizer, type(model).__name__)
+            else prepare_model(model, tokenizer, _name(model))
         )
         self.window = min(max_model_len or self.target.window, self.target.window)
         if isinstance(drafter, str):
             self.drafter = make_drafter(drafter, self.target, max_batch, self.window)
         elif isinstance(drafter, PreTrainedModel):
-            loaded = prepare_model(drafter, tokenizer, type(drafter).__name__)
+            loaded = prepare_model(drafter, tokenizer, _name(drafter))
             self.drafter = model_drafter(loaded, self.target, max_batch, self.window)
         else:
             self.drafter = drafter
@@ -101,8 +101,12 @@ class LLM:
             self.profile = self.saved_profile() or self.measure(progress)
         self.engine = self.make_engine(policy)
 
-    def make_engine(self, policy: str | Policy) -> Engine:
+    def make_engine(self, policy: str | Policy, max_batch: int | None = None) -> Engine:
         """A fresh engine with another policy on the same model: what a comparison in one process needs.
+
+        Args:
+            policy: its policy.
+            max_batch: most requests decoded together, up to the model's own limit, which None takes.
 
         Raises:
             InputError: the policy is unknown or needs a profile that was not measured.
@@ -115,7 +119,7 @@ class LLM:
             self.target,
             self.drafter if policy.speculates else None,
             policy,
-            max_batch=self.config.max_batch,
+            max_batch=min(max_batch or self.config.max_batch, self.config.max_batch),
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
         )
@@ -158,7 +162,8 @@ class LLM:
         tokenizer = self._tokenizer()
         if not tokenizer.chat_template:
             raise InputError(f"{self.target.name!r} has no chat template; give plain prompts.")
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        conversation = [dict(message) for message in messages]
+        text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
         return str(text)
 
     def generate(
@@ -258,6 +263,11 @@ class LLM:
                 "its folder."
             )
         return self.target.tokenizer
+
+
+def _name(thing: object) -> str:
+    """What to call something that was given by name or in memory."""
+    return thing if isinstance(thing, str) else type(thing).__name__
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

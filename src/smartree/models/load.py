@@ -107,7 +107,8 @@ def load_model(name: str, dtype: str = "auto", device: str = "auto") -> LoadedMo
         except (OSError, ValueError) as error:
             raise InputError(f"Model {name!r} cannot be loaded: {_first_line(error)}") from error
         tokenizer = _load_tokenizer(source)
-        return prepare_model(model.to(where), tokenizer, name)
+        torch.nn.Module.to(model, where)
+        return prepare_model(model, tokenizer, name)
 
 
 def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str) -> LoadedModel:

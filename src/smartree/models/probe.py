@@ -37,9 +37,9 @@ def check_packed_attention(loaded: LoadedModel) -> None:
             f"{type(model).__name__} does not run with a registered attention function: {str(error).splitlines()[0]}"
         ) from error
     packed = torch.cat([first, second])
-    error = float((packed - expected).abs().max() / expected.float().std().clamp_min(1e-6))
-    if not error <= _TOLERANCE[loaded.dtype]:
+    distance = float((packed - expected).abs().max() / expected.float().std().clamp_min(1e-6))
+    if not distance <= _TOLERANCE[loaded.dtype]:
         raise InputError(
-            f"{type(model).__name__} gives other logits with smartree's attention (off by {error:.2g} standard "
+            f"{type(model).__name__} gives other logits with smartree's attention (off by {distance:.2g} standard "
             "deviations): it uses something besides softmax attention over the whole prefix."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smartree.cost.fits import PowerExponential, power_exponential_fits
+from smartree.cost.fits import power_exponential_fits
 from smartree.cost.model import CostModel
 from smartree.errors import InputError
 from smartree.policies.base import BasePolicy, StepState
@@ -43,7 +43,7 @@ class PaperPolicy(BasePolicy):
         Raises:
             InputError: a parameter is out of range, or the profile is too small to fit.
         """
-        if not 0 < alpha or budget < 1 or top_k < 1:
+        if alpha <= 0 or budget < 1 or top_k < 1:
             raise InputError(f"paper needs alpha > 0, budget >= 1, top_k >= 1; got {alpha}, {budget}, {top_k}.")
         super().__init__(cost, max_depth)
         self.alpha, self.budget, self.top_k = alpha, budget, top_k

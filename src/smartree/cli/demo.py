@@ -1,0 +1,176 @@
+"""`smartree demo`: what this project is for, on this machine, in a few minutes."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from importlib.resources import files
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from smartree.cli import options
+from smartree.cli.comparison import DemoPrompt, Difference, Run, compare, differences, run_row, speedup_by_kind
+from smartree.cli.explain import token_text, traced
+from smartree.cli.header import run_header
+from smartree.cli.json_file import JsonFile
+from smartree.cli.loading import ModelSettings, load_llm
+from smartree.cli.prompts import of_text
+from smartree.cli.terminal import note, progress_bar, result_console
+from smartree.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from smartree.engine.llm import LLM
+    from smartree.engine.trace import StepTrace
+
+_BATCHES, _POLICIES = (1, 4), ("none", "smart")
+_TREE_KIND, _TREE_NODES = "rewrite", 24
+
+
+def demo(
+    json: options.Json = None,
+    model: options.Model = "demo",
+    drafter: options.Drafter = "auto",
+    dtype: options.Dtype = "bfloat16",
+    device: options.Device = "auto",
+    max_tokens: options.MaxTokens = 96,
+) -> None:
+    """Profile this machine, decode 12 prompts plainly and with trees, and compare."""
+    begin = perf_counter()
+    params = SamplingParams(max_tokens=max_tokens)
+    target = JsonFile(json)
+    llm = load_llm(ModelSettings(model, drafter, "smart", dtype, device))
+    prompts = demo_prompts(llm)
+    if not target.to_stdout:
+        _print_profile(llm)
+    with progress_bar(transient=False) as bar:
+        runs = _compare_all(llm, prompts, params, bar)
+        changed = {
+            (run.batch, run.policy): differences(llm, prompts, run, plain) for plain, *rest in runs for run in rest
+        }
+        tree = _interesting_step(llm, prompts, params, runs, bar)
+    if not target.to_stdout:
+        _print_comparison(runs, prompts, max_tokens)
+        _print_identity(runs, changed)
+        _print_tree(llm, tree)
+    rows = [run_row(run, pair[0], changed.get((run.batch, run.policy), []), prompts) for pair in runs for run in pair]
+    target.write({"header": run_header(llm, params, policies=list(_POLICIES)), "rows": rows})
+    note(f"Done in {perf_counter() - begin:.0f} s. Next: smartree explain PROMPT, smartree chat, smartree --help")
+
+
+def demo_prompts(llm: LLM) -> list[DemoPrompt]:
+    """The built-in prompts, as the model's chat template writes them."""
+    lines = files("smartree.cli").joinpath("demo_prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [jsonlib.loads(line) for line in lines]
+    return [
+        DemoPrompt(row["id"], row["kind"], row["prompt"], of_text(row["prompt"], row["id"]).encode(llm)) for row in rows
+    ]
+
+
+def _compare_all(llm: LLM, prompts: Sequence[DemoPrompt], params: SamplingParams, bar: Progress) -> list[list[Run]]:
+    """The runs of each batch size, plain decoding first."""
+    task = bar.add_task("Decoding", total=len(_BATCHES) * len(_POLICIES) * len(prompts))
+    runs = []
+    for batch in _BATCHES:
+
+        def advance(policy: str, count: int, batch: int = batch) -> None:
+            bar.update(task, advance=count, description=f"Decoding, batch {batch}, {policy:5}")
+
+        runs.append(compare(llm, prompts, _POLICIES, batch, params, advance))
+    bar.update(task, description="Decoding")
+    return runs
+
+
+def _interesting_step(
+    llm: LLM, prompts: Sequence[DemoPrompt], params: SamplingParams, runs: Sequence[Sequence[Run]], bar: Progress
+) -> tuple[str, int, StepTrace] | None:
+    """The step with the most accepted nodes of the rewriting prompts, rather one whose tree forks.
+
+    Returns:
+        The prompt's text, the step's number and the step; None if nothing was ever drafted.
+    """
+    task = bar.add_task("Looking for a tree", total=None)
+    engine = next(run.engine for run in runs[0] if run.policy == "smart")
+    found: list[tuple[str, int, StepTrace]] = []
+    for prompt in prompts:
+        if prompt.kind == _TREE_KIND:
+            steps = traced(llm, prompt.tokens, params, engine)[1]
+            found += [(prompt.text, number, step) for number, step in enumerate(steps, 1) if step.nodes]
+    bar.remove_task(task)
+    return max(found, key=lambda item: interest(item[2]), default=None)
+
+
+def interest(step: StepTrace) -> tuple[bool, int, int]:
+    """Orders steps: those that verified a fork and accepted some of it, then by nodes accepted, then by nodes."""
+    parents = [node.parent for node in step.nodes if node.verified]
+    accepted = sum(node.accepted for node in step.nodes)
+    return len(set(parents)) < len(parents) and accepted >= 3, accepted, len(step.nodes)
+
+
+def _print_profile(llm: LLM) -> None:
+    from smartree.cli.curves import bend_sentence, measured_table
+
+    assert llm.profile is not None  # policy smart needs one
+    console = result_console()
+    header = run_header(llm)
+    title = f"{header['model']} in {header['dtype']} on {header['device_name']}, {header['threads']} threads"
+    console.print(Text(title, style="bold"))
+    console.print(measured_table(llm.profile))
+    console.print(Text(bend_sentence(llm.profile)))
+
+
+def _print_comparison(runs: Sequence[Sequence[Run]], prompts: Sequence[DemoPrompt], max_tokens: int) -> None:
+    title = f"{len(prompts)} prompts, up to {max_tokens} tokens each, temperature 0"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("batch", "policy", "tokens/s", "SR", "tau", "verified tokens a step"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for pair in runs:
+        for run in pair:
+            speed, plain = run.tokens_per_second(), pair[0].tokens_per_second()
+            cells = f"{speed:.1f}", f"{speed / plain:.2f}", f"{run.stats.tau:.2f}", f"{run.verified_per_step:.1f}"
+            table.add_row(str(run.batch), run.policy, *cells)
+    console = result_console()
+    console.print("", table)
+    plain, smart = runs[0]
+    parts = [f"{kind} {ratio:.2f}" for kind, ratio in speedup_by_kind(smart, plain, prompts).items()]
+    console.print(Text(f"SR of smart by kind of prompt, batch 1: {', '.join(parts)}"))
+    console.print(Text("SR: tokens/s over those of none; tau: tokens a request gets per step.", style="dim"))
+
+
+def _print_identity(runs: Sequence[Sequence[Run]], changed: dict[tuple[int, str], list[Difference]]) -> None:
+    console = result_console()
+    console.print("")
+    for (batch, _), found in changed.items():
+        total = len(runs[0][0].outputs)
+        style = "green" if all(d.near_tie for d in found) else "bold red"
+        console.print(Text(f"Batch {batch}: tokens identical: {total - len(found)} of {total} prompts", style=style))
+        for difference in found:
+            console.print(Text(f"  {_describe(difference)}"), soft_wrap=True)
+
+
+def _describe(difference: Difference) -> str:
+    place = f"{difference.id} differs from token {difference.index + 1} on"
+    if difference.gap != difference.gap:
+        return f"{place}: one output ends there. That is a fault; please report it."
+    gap = f"where the two tokens' logits are {difference.gap:.3g} apart"
+    if difference.near_tie:
+        return f"{place}, {gap}: a tie that rounding decides."
+    return f"{place}, {gap}: too far for rounding. That is a fault; please report it."
+
+
+def _print_tree(llm: LLM, found: tuple[str, int, StepTrace] | None) -> None:
+    from smartree.cli.tree_drawing import draw_step, legend
+
+    console = result_console()
+    if found is None:
+        console.print(Text("\nNothing was drafted, so there is no tree to show.", style="dim"))
+        return
+    text, number, step = found
+    console.print(Text(f"\nA tree, as `smartree explain` draws it, from: {' '.join(text.split())[:60]} ...", "bold"))
+    console.print(draw_step(step, number, lambda token: token_text(llm, token), _TREE_NODES))
+    console.print(legend())

@@ -1,0 +1,123 @@
+"""`smartree generate`: decodes prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from smartree.cli import options
+from smartree.cli.header import run_header
+from smartree.cli.json_file import JsonFile
+from smartree.cli.loading import ModelSettings, load_llm
+from smartree.cli.prompts import Prompt, gather_prompts, has_chat_template
+from smartree.cli.terminal import note, progress_bar, result_console, shorten
+from smartree.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from smartree.engine.llm import LLM
+    from smartree.engine.output import RequestOutput
+
+
+def generate(
+    prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; stdin is one prompt if none are given.")] = None,
+    prompts: options.PromptsFile = None,
+    limit: options.Limit = None,
+    raw: options.Raw = False,
+    json: options.Json = None,
+    model: options.Model = "demo",
+    drafter: options.Drafter = "auto",
+    policy: options.Policy = "smart",
+    batch: options.Batch = 16,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    profile: options.ProfileFile = None,
+    max_model_len: options.MaxModelLen = None,
+    max_tokens: options.MaxTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: options.Seed = None,
+) -> None:
+    """Decode prompts and print the outputs."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    target = JsonFile(json)
+    given = gather_prompts(prompt or [], prompts, limit)
+    llm = load_llm(ModelSettings(model, drafter, policy, dtype, device, batch, max_model_len, profile))
+    outputs, seconds = decode(llm, given, params, raw)
+    if not target.to_stdout:
+        print_outputs(given, outputs)
+    target.write(report(llm, given, outputs, params, seconds, raw))
+    note(summary(llm, outputs, seconds))
+
+
+def decode(llm: LLM, prompts: Sequence[Prompt], params: SamplingParams, raw: bool) -> tuple[list[RequestOutput], float]:
+    """The outputs and the seconds they took, with progress on stderr.
+
+    Raises:
+        InputError: a prompt cannot be used; nothing is decoded then.
+    """
+    tokens = [prompt.encode(llm, raw) for prompt in prompts]
+    with progress_bar() as bar:
+        task = bar.add_task("Decoding", total=len(tokens))
+        begin = perf_counter()
+        outputs = llm.generate(tokens, params, done=lambda request: bar.advance(task))
+        return outputs, perf_counter() - begin
+
+
+def print_outputs(prompts: Sequence[Prompt], outputs: Sequence[RequestOutput]) -> None:
+    """Prints each prompt, its output, and what speculation did for it."""
+    console = result_console()
+    for prompt, output in zip(prompts, outputs, strict=True):
+        facts = f"{len(output.token_ids)} tokens, {output.finish_reason}, tau {output.stats.tau:.2f}"
+        console.print(Text(f"> {shorten(prompt.text)}", style="bold"), soft_wrap=True)
+        console.print(Text(output.text.strip("\n")), soft_wrap=True)
+        console.print(Text(f"[{facts}]\n", style="dim"), soft_wrap=True)
+
+
+def report(
+    llm: LLM,
+    prompts: Sequence[Prompt],
+    outputs: Sequence[RequestOutput],
+    params: SamplingParams,
+    seconds: float,
+    raw: bool,
+) -> dict[str, Any]:
+    """The JSON of the outputs; `prompt` is what was given, `prompt_token_ids` what the model saw."""
+    tokens = sum(len(output.token_ids) for output in outputs)
+    header = run_header(
+        llm,
+        params,
+        chat_template=has_chat_template(llm) and not raw,
+        seconds=seconds,
+        tokens=tokens,
+        tokens_per_second=tokens / seconds,
+        engine=llm.engine.stats.to_json(),
+    )
+    rows = [
+        {
+            "prompt": prompt.text,
+            "token_ids": output.token_ids,
+            "text": output.text,
+            "finish_reason": output.finish_reason,
+            "stats": output.stats.to_json(),
+            "seed": output.seed,
+            "prompt_token_ids": output.prompt_token_ids,
+        }
+        | ({"id": prompt.id} if prompt.id is not None else {})
+        for prompt, output in zip(prompts, outputs, strict=True)
+    ]
+    return {"header": header, "rows": rows}
+
+
+def summary(llm: LLM, outputs: Sequence[RequestOutput], seconds: float) -> str:
+    """All outputs in one line."""
+    tokens = sum(len(output.token_ids) for output in outputs)
+    stats = llm.engine.stats
+    return (
+        f"{len(outputs)} {'output' if len(outputs) == 1 else 'outputs'}, {tokens} tokens in {seconds:.1f} s: "
+        f"{tokens / seconds:.1f} tokens/s, tau {stats.tau:.2f}, {stats.steps} steps"
+    )

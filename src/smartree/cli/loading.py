@@ -1,0 +1,75 @@
+"""Loads a model for a verb, with progress on stderr."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress
+
+from smartree.cli.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from smartree.cost.profile import Profile
+    from smartree.engine.llm import LLM
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the model options say; see `LLM`."""
+
+    model: str = "demo"
+    drafter: str = "auto"
+    policy: str = "smart"
+    dtype: str = "auto"
+    device: str = "auto"
+    max_batch: int = 16
+    max_model_len: int | None = None
+    profile: str | None = None
+
+
+def load_llm(settings: ModelSettings) -> LLM:
+    """Loads the model, and measures the machine if its profile is needed and there is none yet.
+
+    Raises:
+        InputError: something does not exist or does not fit.
+    """
+    with progress_bar() as bar:
+        task = bar.add_task(f"Loading {settings.model}", total=None)
+        from smartree.engine.llm import LLM  # imports torch, which takes seconds
+
+        measuring = MeasuringProgress(bar)
+        return LLM(
+            settings.model,
+            drafter=settings.drafter,
+            policy=settings.policy,
+            dtype=settings.dtype,
+            device=settings.device,
+            max_batch=settings.max_batch,
+            max_model_len=settings.max_model_len,
+            profile=settings.profile,
+            progress=lambda done, expected: measuring(done, expected, replaces=task),
+        )
+
+
+def measure_profile(llm: LLM) -> Profile:
+    """Measures the machine anew, with progress, and saves the profile."""
+    with progress_bar() as bar:
+        return llm.measure(MeasuringProgress(bar))
+
+
+class MeasuringProgress:
+    """Shows how far a measurement is; says first that there is one, and about how long it takes."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task: Any = None
+
+    def __call__(self, done: int, expected: int, *, replaces: Any = None) -> None:
+        """Takes passes done and passes expected; `replaces` is a task that is over now."""
+        if self._task is None:
+            if replaces is not None:
+                self._bar.remove_task(replaces)
+            self._bar.console.print("Measuring this machine once (about 10 s) ...", style="dim", soft_wrap=True)
+            self._task = self._bar.add_task("Measuring", total=expected)
+        self._bar.update(self._task, completed=done, total=expected)

@@ -1,0 +1,158 @@
+"""Calibration: the drafter's word until something was seen, the truth once enough was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smartree.policies import Calibration
+from smartree.tree import Candidates, Forest
+from smartree.tree.forest import Floats
+from tests.tree.forests import candidates_of, ints
+
+GREEDY, SAMPLED = np.array([False]), np.array([True])
+RAW = (0.6, 0.25)  # what the drafter says of its first and second choice
+
+
+def truth(depth: int, rank: int) -> float:
+    """A law far from the drafter's word: over-confident in side branches, worse with depth."""
+    return (0.8, 0.05)[rank] * 0.9 ** (depth - 1)
+
+
+def children_of(parent: int) -> Candidates:
+    return candidates_of([parent, parent], RAW)
+
+
+def learn_from_steps(calibration: Calibration, steps: int, levels: int, sampled: bool, seed: int = 0) -> None:
+    """Two children at every node of the accepted path; only children of accepted nodes are observed."""
+    random, flags = np.random.default_rng(seed), np.array([sampled])
+    for _ in range(steps):
+        forest, parent = Forest(np.zeros(1, np.int64)), 0
+        observed, accepted = [], []
+        for depth in range(1, levels + 1):
+            first, second = forest.append(calibration(forest, children_of(parent), flags)).tolist()
+            draw = random.random()
+            hits = [draw < truth(depth, 0), truth(depth, 0) <= draw < truth(depth, 0) + truth(depth, 1)]
+            observed += [first, second]
+            accepted += hits
+            if not any(hits):
+                break  # what lies below was not accepted, so it would not be observed
+            parent = first if hits[0] else second
+        calibration.learn(forest, ints(observed), np.array(accepted), flags)
+
+
+def calibrated(calibration: Calibration, depth: int, sampled: bool = False) -> Floats:
+    """What calibration says of the two children of a node at depth - 1."""
+    forest, parent = Forest(np.zeros(1, np.int64)), 0
+    for _ in range(depth - 1):
+        parent = int(forest.append(candidates_of([parent], [0.5]))[0])
+    return calibration(forest, children_of(parent), np.array([sampled])).probabilities
+
+
+def learn_outcomes(calibration: Calibration, raw: float, accepted: int, seen: int, rank: int = 0) -> None:
+    """`seen` observations of one cell below the root, `accepted` of them accepted."""
+    for index in range(seen):
+        forest = Forest(np.zeros(1, np.int64))
+        nodes = forest.append(calibration(forest, candidates_of([0], [raw], ranks=[rank]), GREEDY))
+        calibration.learn(forest, nodes, np.array([index < accepted]), GREEDY)
+
+
+def test_unseen_cells_pass_the_drafter_s_word() -> None:
+    raw = np.array([1.0, 0.9, 0.5, 0.1, 1e-3, 1e-5])
+    forest = Forest(np.zeros(2, np.int64))
+    offered = candidates_of([0, 1, 0, 1, 0, 1], raw.tolist())
+    result = Calibration()(forest, offered, np.array([False, True]))
+    np.testing.assert_allclose(result.probabilities, raw, rtol=1e-12)
+
+
+def test_a_probability_of_zero_stays_a_probability() -> None:
+    result = Calibration()(Forest(np.zeros(1, np.int64)), candidates_of([0], [0.0]), GREEDY)
+    assert 0 < result.probabilities[0] <= 1e-5
+
+
+def test_everything_but_the_probability_passes_unchanged_and_the_raw_one_becomes_the_feature() -> None:
+    offered = Candidates(ints([0, 0]), ints([7, 9]), np.array([0.6, 0.2]), ints([0, 1]), ints([3, 4]), np.zeros(2))
+    calibration = Calibration()
+    learn_outcomes(calibration, 0.6, accepted=0, seen=50)
+    result = calibration(Forest(np.zeros(1, np.int64)), offered, GREEDY)
+    assert result.probabilities[0] < 0.2
+    assert result.features.tolist() == [0.6, 0.2]
+    assert (result.parents.tolist(), result.tokens.tolist()) == ([0, 0], [7, 9])
+    assert (result.ranks.tolist(), result.handles.tolist()) == ([0, 1], [3, 4])
+
+
+def test_the_prior_is_worth_its_strength_in_observations() -> None:
+    # 3 of 4 accepted at a prior of 0.6 worth 6: (3 + 6 * 0.6) / (4 + 6) = 0.66
+    calibration = Calibration(strength=6.0, window=1e12)
+    learn_outcomes(calibration, 0.6, accepted=3, seen=4)
+    assert calibrated(calibration, 1)[0] == pytest.approx(0.66)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_it_converges_to_the_true_acceptance_from_observed_nodes_only(sampled: bool) -> None:
+    calibration, steps, levels = Calibration(), 6000, 4
+    learn_from_steps(calibration, steps, levels, sampled)
+    reached = 1.0  # share of the steps that observe this depth
+    for depth in range(1, levels + 1):
+        for rank, probability in enumerate(calibrated(calibration, depth, sampled)):
+            wanted = truth(depth, rank)
+            # Four standard errors of the counts that the window keeps, and the prior's weight.
+            seen = min(reached * steps, 4000.0)
+            margin = 4 * np.sqrt(wanted * (1 - wanted) / seen) + 6 / seen
+            assert probability == pytest.approx(wanted, abs=margin), (depth, rank)
+        reached *= truth(depth, 0) + truth(depth, 1)
+
+
+def test_temperature_classes_are_separate() -> None:
+    calibration = Calibration()
+    learn_from_steps(calibration, 500, 2, sampled=True)
+    np.testing.assert_allclose(calibrated(calibration, 1, sampled=False), RAW, rtol=1e-12)
+    assert abs(calibrated(calibration, 1, sampled=True)[0] - RAW[0]) > 0.1
+
+
+def test_requests_of_one_batch_keep_their_own_temperature_class() -> None:
+    calibration, classes = Calibration(window=1e12), np.array([False, True])
+    for _ in range(1000):
+        forest = Forest(np.zeros(2, np.int64))
+        nodes = forest.append(calibration(forest, candidates_of([0, 1], [0.5, 0.5]), classes))
+        calibration.learn(forest, nodes, np.array([False, True]), classes)  # greedy: never; sampled: always
+    greedy, sampled = calibration(
+        Forest(np.zeros(2, np.int64)), candidates_of([0, 1], [0.5, 0.5]), classes
+    ).probabilities
+    assert greedy < 0.01
+    assert sampled > 0.99
+
+
+def test_depth_rank_and_draft_probability_are_separate() -> None:
+    calibration = Calibration()
+    learn_outcomes(calibration, 0.6, accepted=0, seen=200, rank=0)
+    root = Forest(np.zeros(1, np.int64))
+    assert calibrated(calibration, 1)[0] < 0.05
+    assert calibrated(calibration, 2)[0] == pytest.approx(0.6)
+    others = calibration(root, candidates_of([0, 0], [0.6, 0.99], ranks=[1, 0]), GREEDY).probabilities
+    np.testing.assert_allclose(others, [0.6, 0.99])
+
+
+def test_it_follows_a_change_of_text() -> None:
+    calibration = Calibration(window=200.0)
+    learn_outcomes(calibration, 0.6, accepted=1000, seen=1000)
+    assert calibrated(calibration, 1)[0] > 0.97
+    learn_outcomes(calibration, 0.6, accepted=0, seen=1000)
+    assert calibrated(calibration, 1)[0] < 0.05
+
+
+def test_calibrated_probabilities_are_probabilities_at_any_depth_and_rank() -> None:
+    calibration = Calibration()
+    forest, parent = Forest(np.zeros(1, np.int64)), 0
+    for _ in range(20):  # deeper than the table
+        offered = candidates_of([parent] * 3, [1.0, 0.5, 0.0], ranks=[0, 5, 40])
+        nodes = forest.append(calibration(forest, offered, SAMPLED))
+        calibration.learn(forest, nodes, np.array([True, False, False]), SAMPLED)
+        parent = int(nodes[0])
+    assert np.all((forest.probability > 0) & (forest.probability <= 1))
+
+
+def test_learning_nothing_changes_nothing() -> None:
+    calibration = Calibration()
+    calibration.learn(Forest(np.zeros(1, np.int64)), ints([]), np.empty(0, bool), GREEDY)
+    np.testing.assert_allclose(calibrated(calibration, 1), RAW)

@@ -1,0 +1,48 @@
+"""The price of time is a ratio of sums that slowly forgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from smartree.policies.price import Price
+
+
+def test_there_is_no_price_before_the_warm_up_is_over() -> None:
+    price = Price(warm_up=3)
+    for _ in range(2):
+        price.update(1, 4.0, 2.0)
+        assert price.at(1) is None
+    price.update(1, 4.0, 2.0)
+    assert price.at(1) == pytest.approx(2.0)
+
+
+def test_constant_steps_give_their_ratio_exactly() -> None:
+    price = Price()
+    for _ in range(1000):
+        price.update(2, 3.0, 0.5)
+    assert price.at(2) == pytest.approx(6.0, rel=1e-9)
+
+
+def test_the_price_is_a_ratio_of_sums_not_a_mean_of_ratios() -> None:
+    # Steps of 1 token/1 s and 9 tokens/3 s in turn: 10/4 = 2.5 a second; the mean of 1 and 3 would be 2.
+    price = Price(window=1000.0)
+    for _ in range(5000):
+        price.update(1, 1.0, 1.0)
+        price.update(1, 9.0, 3.0)
+    assert price.at(1) == pytest.approx(2.5, rel=2e-3)
+
+
+def test_the_price_follows_a_change_within_a_few_windows() -> None:
+    price = Price(window=50.0)
+    for _ in range(500):
+        price.update(1, 1.0, 1.0)
+    for _ in range(250):
+        price.update(1, 4.0, 1.0)
+    assert price.at(1) == pytest.approx(4.0, rel=0.01)
+
+
+def test_batch_sizes_have_prices_of_their_own() -> None:
+    price = Price(warm_up=1)
+    price.update(1, 1.0, 1.0)
+    price.update(8, 8.0, 2.0)
+    assert (price.at(1), price.at(8), price.at(4)) == (1.0, 4.0, None)
