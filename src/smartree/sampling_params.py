@@ -37,6 +37,14 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
+        for name, kinds in (
+            ("max_tokens", int),
+            ("top_k", int),
+            ("temperature", (int, float)),
+            ("top_p", (int, float)),
+        ):
+            if not isinstance(getattr(self, name), kinds):
+                raise InputError(f"{name} is {getattr(self, name)!r}; it must be a number{_whole(kinds)}.")
         if self.max_tokens < 1:
             raise InputError(f"max_tokens is {self.max_tokens}; it must be at least 1.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -51,9 +59,14 @@ class SamplingParams:
         if any(not text for text in stop):
             raise InputError("stop holds an empty string; remove it.")
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(int(token) for token in self.stop_token_ids))
+        tokens = (self.stop_token_ids,) if isinstance(self.stop_token_ids, int) else self.stop_token_ids
+        object.__setattr__(self, "stop_token_ids", tuple(int(token) for token in tokens))
 
     @property
     def greedy(self) -> bool:
         """True at temperature 0."""
         return self.temperature == 0
+
+
+def _whole(kinds: object) -> str:
+    return " without a fraction" if kinds is int else ""

@@ -186,19 +186,22 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path: Path, monkeypatch: py
     old, new = Profile(None, VERIFY[:1]), Profile(KEY, VERIFY)
     old.save(path)
 
-    def dies_half_way(data: Any, file: Any, **_: Any) -> None:
-        file.write('{"verify": [')
+    write = Path.write_text
+
+    def dies_half_way(path: Path, text: str, **_: Any) -> None:
+        write(path, text[:20])
         raise KeyboardInterrupt
 
     def dies_before_the_swap(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for module, name, fault in ((json, "dump", dies_half_way), (os, "replace", dies_before_the_swap)):
+    for module, name, fault in ((Path, "write_text", dies_half_way), (os, "replace", dies_before_the_swap)):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, fault)
             with pytest.raises(KeyboardInterrupt):
                 new.save(path)
         assert Profile.load(path) == old
+        assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
 
 
 def test_a_save_leaves_one_file(tmp_path: Path) -> None:

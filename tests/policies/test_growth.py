@@ -23,8 +23,13 @@ def grown(levels: int, *probabilities: float, batch: int = 1) -> Forest:
 def learned(forest: Forest, steps: int = 500) -> Growth:
     growth = Growth()
     for _ in range(steps):
-        growth.observe(forest)
+        growth.observe(forest, parents_of(forest))
     return growth
+
+
+def parents_of(forest: Forest) -> np.ndarray:
+    """The nodes that have children: those that were expanded."""
+    return np.unique(forest.parent[forest.batch :])
 
 
 def test_growth_learns_constant_probabilities_at_every_depth() -> None:
@@ -33,10 +38,10 @@ def test_growth_learns_constant_probabilities_at_every_depth() -> None:
         np.testing.assert_allclose(growth.gains(np.array([1.0]), depth), [0.7, 0.2, 0.05, 0.01], rtol=1e-3)
 
 
-def test_gains_are_the_products_of_paths_and_rates_best_first() -> None:
+def test_gains_are_the_products_of_paths_and_rates() -> None:
     growth = learned(grown(2, 0.5, 0.25, 0.0, 0.0))
-    # 0.8 * (0.5, 0.25) and 0.3 * (0.5, 0.25): 0.4, 0.2 and 0.15, 0.075
-    expected = [0.4, 0.2, 0.15, 0.075, 0, 0, 0, 0]
+    # 0.3 * (0.5, 0.25) and 0.8 * (0.5, 0.25)
+    expected = [0.15, 0.075, 0, 0, 0.4, 0.2, 0, 0]
     np.testing.assert_allclose(growth.gains(np.array([0.3, 0.8]), 1), expected, atol=1e-3)
 
 
@@ -60,7 +65,7 @@ def test_likely_parents_count_for_more() -> None:
 def test_one_step_moves_the_mean_by_its_share_of_the_window() -> None:
     growth = Growth(window=10.0)
     before = growth.gains(np.array([1.0]), 0)[0]
-    growth.observe(grown(1, 1.0))
+    growth.observe(grown(1, 1.0), np.array([0]))
     assert growth.gains(np.array([1.0]), 0)[0] == pytest.approx(before + (1.0 - before) / 10)
 
 
@@ -68,3 +73,10 @@ def test_a_step_without_drafts_teaches_nothing() -> None:
     # Nothing was asked of the drafter, so nothing is known.
     growth = learned(Forest(np.zeros(3, np.int64)))
     np.testing.assert_array_equal(growth.gains(np.array([1.0]), 0), Growth().gains(np.array([1.0]), 0))
+
+
+def test_a_node_that_was_expanded_in_vain_counts() -> None:
+    growth = Growth()
+    for _ in range(500):
+        growth.observe(Forest(np.zeros(1, np.int64)), np.array([0]))
+    np.testing.assert_allclose(growth.gains(np.array([1.0]), 0), 0, atol=1e-3)

@@ -21,11 +21,14 @@ class DraftPoint:
 
 @dataclass(frozen=True, slots=True)
 class DraftCost:
-    """Seconds of drafting.
+    """Seconds of drafting: a constant per step, or levels; one of the two.
 
     Attributes:
-        seconds_per_step: paid once a step whatever the tree (one-pass drafters: lookup, heads, blocks).
+        seconds_per_step: paid with the first level, whatever the tree (one-pass drafters: heads, blocks, lookup).
         levels: measured levels of a drafter that runs level by level; empty for one-pass drafters.
+
+    Raises:
+        InputError: a time is not a positive number, or both kinds are given.
     """
 
     seconds_per_step: float = 0.0
@@ -34,8 +37,11 @@ class DraftCost:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.seconds_per_step) and self.seconds_per_step >= 0):
             raise InputError(f"seconds_per_step is {self.seconds_per_step}; it must be 0 or a positive number.")
-        if any(not (np.isfinite(point.seconds) and point.seconds > 0 and point.width > 0) for point in self.levels):
-            raise InputError("A draft level of the cost profile has no positive width and time.")
+        for point in self.levels:
+            if not (np.isfinite(point.seconds) and point.seconds > 0 and point.width > 0 and point.batch > 0):
+                raise InputError(f"A draft level needs a positive batch, width and time; got {point}.")
+        if self.levels and self.seconds_per_step > 0:
+            raise InputError("Draft cost is either seconds_per_step or levels, not both; put it into the levels.")
 
     @property
     def by_level(self) -> bool:
@@ -47,9 +53,13 @@ class DraftCost:
         if not self.levels:
             return 0.0
         nearest = min({point.batch for point in self.levels}, key=lambda known: abs(known - batch))
-        points = sorted((p for p in self.levels if p.batch == nearest), key=lambda p: p.width)
-        widths, seconds = [p.width for p in points], np.maximum.accumulate([p.seconds for p in points])
-        if width <= widths[-1] or len(points) == 1:
+        times: dict[int, list[float]] = {}
+        for point in self.levels:
+            if point.batch == nearest:
+                times.setdefault(point.width, []).append(point.seconds)
+        widths = sorted(times)
+        seconds = np.maximum.accumulate([float(np.median(times[width])) for width in widths])
+        if width <= widths[-1] or len(widths) == 1:
             return float(np.interp(width, widths, seconds))
         slope = (seconds[-1] - seconds[0]) / (widths[-1] - widths[0])
         return float(seconds[-1] + slope * (width - widths[-1]))

@@ -34,6 +34,13 @@ class PowerExponential:
         with np.errstate(over="ignore"):
             return np.asarray(self.gamma * np.expm1(exponent) + self.eta)
 
+    def log_seconds(self, rows: float) -> float:
+        """log of C_verify at `rows`: a logarithm, so no size overflows."""
+        tiny = np.finfo(np.float64).tiny
+        exponent = self.delta * rows**self.rho
+        grown = exponent if exponent > LARGEST_EXPONENT else np.log(max(np.expm1(exponent), tiny))
+        return float(np.logaddexp(np.log(max(self.gamma, tiny)) + grown, np.log(max(self.eta, tiny))))
+
     def log_slope(self, rows: float) -> float:
         """log of dC_verify/dn at `rows`: a logarithm, so no size overflows."""
         tiny = np.finfo(np.float64).tiny

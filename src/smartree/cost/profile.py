@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,30 +63,32 @@ class Profile:
         """
         if not isinstance(data, dict) or not isinstance(data.get("verify"), list):
             raise InputError('A cost profile is a JSON object with a list "verify"; make one with `smartree profile`.')
-        points = []
-        rows = [(row, row.get("tokens")) for row in data["verify"]]
-        rows += [(row, row.get("batch")) for row in data.get("autoregressive", [])]
-        for row, tokens in rows:
-            try:
-                point = CostPoint(int(row["batch"]), int(tokens), int(row.get("context", 0)), float(row["seconds"]))
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"The cost profile row {row} lacks batch, tokens or seconds.") from error
-            points.append(point)
-        draft = data.get("draft", {})
-        try:
-            levels = level_points(draft.get("levels", []))
-            cost = DraftCost(float(draft.get("seconds_per_step", 0.0)), levels)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise InputError('The cost profile\'s "draft" needs seconds_per_step or levels.') from error
+        points = [_point(row, "tokens", 0) for row in data["verify"]]
+        measured = {(point.batch, point.tokens) for point in points}
+        plain = data.get("autoregressive", [])
+        if not isinstance(plain, list):
+            raise InputError('The cost profile\'s "autoregressive" must be a list of rows.')
+        for row in plain:
+            # A row of the contract has no context: it belongs to the batch's smallest measured one.
+            contexts = [p.context for p in points if isinstance(row, dict) and p.batch == row.get("batch")]
+            point = _point(row, "batch", min(contexts, default=0))
+            if (point.batch, point.tokens) not in measured:
+                points.append(point)
         key = ProfileKey.from_json(data["key"]) if data.get("key") else None
-        return Profile(key, tuple(dict.fromkeys(points)), cost, float(data.get("seconds", 0.0)))
+        seconds = data.get("seconds", 0.0)
+        if not isinstance(seconds, int | float):
+            raise InputError('The cost profile\'s "seconds" must be a number.')
+        return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds))
 
     def save(self, path: Path) -> None:
         """Writes the profile so that an interruption leaves the old file."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(self.to_json(), file, indent=1)
-        os.replace(file.name, path)
+        work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            work.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+            os.replace(work, path)
+        finally:
+            work.unlink(missing_ok=True)
 
     @staticmethod
     def load(path: Path) -> Profile:
@@ -95,8 +96,28 @@ class Profile:
         InputError: the file cannot be read or is no profile.
         """
         try:
-            return Profile.from_json(json.loads(path.read_text()))
+            return Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
             raise InputError(f"The cost profile {path} cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"The cost profile {path} is not UTF-8 text.") from error
         except json.JSONDecodeError as error:
             raise InputError(f"The cost profile {path} is not JSON (line {error.lineno}).") from error
+
+
+def _point(row: Any, tokens: str, context: int) -> CostPoint:
+    """One row of a profile; `tokens` names its field of verified tokens, `context` is the default."""
+    try:
+        return CostPoint(int(row["batch"]), int(row[tokens]), int(row.get("context", context)), float(row["seconds"]))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"The cost profile row {row} needs numbers for batch, {tokens} and seconds.") from error
+
+
+def _draft_cost(data: Any) -> DraftCost:
+    """The "draft" part of a profile."""
+    try:
+        levels = level_points(data.get("levels", []))
+        seconds = float(data.get("seconds_per_step", 0.0))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError('The cost profile\'s "draft" needs seconds_per_step or levels, as numbers.') from error
+    return DraftCost(seconds, levels)

@@ -61,7 +61,12 @@ class CostTable:
         if not points:
             raise InputError("The cost profile holds no verify rows; measure it again with `smartree profile`.")
         for point in points:
-            if not (np.isfinite(point.seconds) and point.seconds > 0 and point.tokens >= point.batch >= 1):
+            if not (
+                np.isfinite(point.seconds)
+                and point.seconds > 0
+                and point.tokens >= point.batch >= 1
+                and point.context >= 0
+            ):
                 raise InputError(f"The cost profile holds an impossible row: {point}.")
         self.points = tuple(points)
         grid: dict[int, dict[int, dict[int, list[float]]]] = {}
@@ -115,12 +120,11 @@ class CostTable:
         known = sorted(contexts)
         if len(known) == 1:
             return contexts[known[0]](tokens)
-        right = min(max(int(np.searchsorted(known, context)), 1), len(known) - 1)
-        low, high = known[right - 1], known[right]
-        below, above = contexts[low](tokens), contexts[high](tokens)
-        share = (context - low) / (high - low)
         # More context never makes a pass cheaper; noise may say so.
-        return np.asarray(below + max(share, 0.0) * np.maximum(above - below, 0.0))
+        curves = np.maximum.accumulate([contexts[one](tokens) for one in known], axis=0)
+        right = min(max(int(np.searchsorted(known, context)), 1), len(known) - 1)
+        share = max((context - known[right - 1]) / (known[right] - known[right - 1]), 0.0)
+        return np.asarray(curves[right - 1] + share * (curves[right] - curves[right - 1]))
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of one plain decoding step of the batch."""

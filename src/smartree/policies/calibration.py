@@ -55,11 +55,12 @@ class Calibration:
         cell = self._cell(
             sampled[forest.request[nodes]], forest.depth[nodes], forest.rank[nodes], forest.feature[nodes]
         )
-        touched = np.unique(np.ravel_multi_index(cell, self._seen.shape))
-        self._seen.ravel()[touched] *= self._keep
-        self._accepted.ravel()[touched] *= self._keep
-        np.add.at(self._seen, cell, 1.0)
-        np.add.at(self._accepted, cell, accepted.astype(np.float64))
+        flat = np.ravel_multi_index(cell, self._seen.shape)
+        counts = np.bincount(flat, minlength=self._seen.size).reshape(self._seen.shape)
+        hits = np.bincount(flat, weights=accepted, minlength=self._seen.size).reshape(self._seen.shape)
+        faded = self._keep**counts
+        self._seen = self._seen * faded + counts
+        self._accepted = self._accepted * faded + hits
 
     @staticmethod
     def _cell(sampled: NDArray[np.bool_], depth: Ints, rank: Ints, raw: Floats) -> tuple[Ints, Ints, Ints, Ints]:

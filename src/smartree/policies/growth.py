@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smartree.tree.forest import Floats, Forest
+from smartree.tree.forest import Floats, Forest, Ints
 
 _RANKS = 4
 _PRIOR = np.array([0.6, 0.1, 0.05, 0.02])
@@ -21,23 +21,18 @@ class Growth:
         self._means: dict[int, Floats] = {}
 
     def gains(self, paths: Floats, depth: int) -> Floats:
-        """Expected path probabilities of the children of nodes at `depth` with these path probabilities, best first."""
-        expected = np.outer(paths, self._means.get(depth, _PRIOR)).ravel()
-        return np.sort(expected)[::-1]
+        """Expected path probabilities of the children of nodes at `depth` with these path probabilities."""
+        return np.outer(paths, self._means.get(depth, _PRIOR)).ravel()
 
-    def observe(self, forest: Forest) -> None:
-        """Learns from the levels that were drafted."""
-        deepest = int(forest.depth.max(initial=0))
-        if deepest == 0:
+    def observe(self, forest: Forest, expanded: Ints) -> None:
+        """Learns from the nodes that were expanded, those that got no child included."""
+        if len(expanded) == 0:
             return
+        levels = int(forest.depth[expanded].max()) + 1
         nodes = np.flatnonzero((forest.depth > 0) & (forest.rank < _RANKS))
-        if len(nodes) == 0:
-            return
-        parents = forest.parent[nodes]
-        cell = forest.depth[parents] * _RANKS + forest.rank[nodes]
-        mass = np.bincount(cell, weights=forest.path[nodes], minlength=deepest * _RANKS).reshape(-1, _RANKS)
-        expanded = np.unique(parents)
-        above = np.bincount(forest.depth[expanded], weights=forest.path[expanded], minlength=deepest)
+        cell = (forest.depth[nodes] - 1) * _RANKS + forest.rank[nodes]
+        mass = np.bincount(cell, weights=forest.path[nodes], minlength=levels * _RANKS).reshape(-1, _RANKS)
+        above = np.bincount(forest.depth[expanded], weights=forest.path[expanded], minlength=levels)
         for depth in np.flatnonzero(above > 0):
             old = self._means.get(int(depth), _PRIOR)
             self._means[int(depth)] = old + self._rate * (mass[depth] / above[depth] - old)

@@ -43,7 +43,7 @@ class PaperPolicy(BasePolicy):
         Raises:
             InputError: a parameter is out of range, or the profile is too small to fit.
         """
-        if alpha <= 0 or budget < 1 or top_k < 1:
+        if not (alpha > 0 and np.isfinite(alpha)) or budget < 1 or top_k < 1:
             raise InputError(f"paper needs alpha > 0, budget >= 1, top_k >= 1; got {alpha}, {budget}, {top_k}.")
         super().__init__(cost, max_depth)
         self.alpha, self.budget, self.top_k = alpha, budget, top_k
@@ -74,16 +74,17 @@ class PaperPolicy(BasePolicy):
         log_slope = self._curve.log_slope(rows)
         if self._draft_slope > 0:
             log_slope = float(np.logaddexp(log_slope, np.log(self._draft_slope)))
-        spent = self._draft_slope * rows + self._draft_base + float(self._curve.seconds(rows))
-        if path <= 0 or not np.isfinite(spent):
-            return False
-        return bool(np.log(self.alpha * path) - log_slope > np.log(gain) - np.log(max(spent, 1e-300)))
+        drafting = self._draft_slope * rows + self._draft_base
+        log_spent = self._curve.log_seconds(rows)
+        if drafting > 0:
+            log_spent = float(np.logaddexp(log_spent, np.log(drafting)))
+        return path > 0 and bool(np.log(self.alpha * path) - log_slope > np.log(gain) - log_spent)
 
     def grow(self, forest: Forest, candidates: Candidates) -> Ints:
         """Keeps the children that pay; kept nodes are both recorded and expanded."""
         paths = forest.path[candidates.parents] * candidates.probabilities
         requests = forest.request[candidates.parents]
-        most = min(self.budget / max(self.state.batch, 1), 300)
+        most = min(self.budget // max(self.state.batch, 1), 300)
         kept = []
         for index in np.argsort(-paths, kind="stable"):
             request = requests[index]

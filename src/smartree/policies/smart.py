@@ -14,6 +14,8 @@ from smartree.policies.price import Price
 from smartree.policies.scan import Choice, scan
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
+_LOOK_AHEAD = 8  # levels; gains fall with every one
+
 
 @dataclass(frozen=True, slots=True)
 class SmartOptions:
@@ -22,7 +24,7 @@ class SmartOptions:
     Attributes:
         max_depth: most levels.
         max_nodes: most nodes verified for one request (the paper's hard cap).
-        width: most nodes of one request expanded in a level that costs a pass.
+        width: most nodes of one request expanded in a level.
         explore_share: share of all time that may be spent on looking again at what does not seem to pay.
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
@@ -61,6 +63,7 @@ class SmartPolicy(BasePolicy):
         self._explore_budget = 0.0
         self._draft_seconds = 0.0
         self._choice = Choice(0, 0.0, 1.0)
+        self._expanded: list[Ints] = []
 
     @property
     def price(self) -> float:
@@ -72,6 +75,7 @@ class SmartPolicy(BasePolicy):
         """Starts a step from plain decoding: no node, nothing drafted."""
         frontier = super().begin(state, forest)
         self._draft_seconds = 0.0
+        self._expanded = []
         self._choice = Choice(0, float(state.batch), float(self._step_seconds(np.array([0]))[0]))
         return frontier
 
@@ -86,16 +90,16 @@ class SmartPolicy(BasePolicy):
                 return False
             self._explore_budget -= seconds
         self._draft_seconds += seconds
+        self._expanded.append(frontier)
         return True
 
     def grow(self, forest: Forest, candidates: Candidates) -> Ints:
         """Records every candidate; expands those whose descendants can still be worth a draft row."""
         nodes = forest.append(candidates)
         frontier = self.within_limits(forest, nodes)
-        if self._model.draft.by_level and len(nodes):
+        if self._model.draft.by_level or self._model.draft.seconds_per_step > 0:
             self._choice = self._scan(forest)[1]
-            frontier = self._worth_a_row(forest, frontier)
-        return frontier
+        return self._worth_a_row(forest, frontier)
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
@@ -109,9 +113,11 @@ class SmartPolicy(BasePolicy):
         spent = float(self._step_seconds(np.array([len(outcome.selected)]))[0])
         plain = float(self._step_seconds(np.array([0]))[0])
         saved = self._explore_budget + self.options.explore_share * spent
-        self._explore_budget = min(saved, plain)  # a long quiet time must not end in a burst of looks
+        one_look = max(plain, self._level_seconds(0, self.state.batch))
+        self._explore_budget = min(saved, one_look)  # a long quiet time must not end in a burst of looks
         self._running_price.update(outcome.state.batch, outcome.tokens, spent)
-        self._growth.observe(outcome.forest)
+        if self._expanded:
+            self._growth.observe(outcome.forest, np.concatenate(self._expanded))
 
     def _step_seconds(self, nodes: Ints) -> Floats:
         """[n] modelled seconds of this step if that many nodes were verified, drafting so far included."""
@@ -126,13 +132,33 @@ class SmartPolicy(BasePolicy):
         return draft.seconds_per_step if depth == 0 else 0.0
 
     def _level_pays(self, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
-        gains = self._growth.gains(forest.path[frontier], depth)
-        verify = self._step_seconds(self._choice.count + np.arange(len(gains) + 1))
-        values = np.concatenate([[0.0], np.cumsum(gains)]) - self.price * (verify - verify[0] + seconds)
-        return bool(np.max(values) > 0)
+        """True if drafting on, for one level or several, is expected to be worth its time.
+
+        Looks several levels ahead, because a block drafter pays for all levels with the first, and because a pass
+        that jumps with its first node is only worth it for several.
+        """
+        price = self.price
+        pool = forest.path[forest.batch :]
+        now = self._best_value(pool, price)
+        paths = forest.path[frontier]
+        for ahead in range(min(_LOOK_AHEAD, self.max_depth - depth)):
+            children = self._growth.gains(paths, depth + ahead)
+            pool = np.concatenate([pool, children])
+            if self._best_value(pool, price) - price * seconds > now:
+                return True
+            paths = np.sort(children)[::-1][: self.options.width * self.state.batch]
+            seconds += self._level_seconds(depth + ahead + 1, len(paths))
+        return False
+
+    def _best_value(self, pool: Floats, price: float) -> float:
+        """Expected tokens less the price of the pass, at the best number of nodes of a pool."""
+        tokens = np.concatenate([[0.0], np.cumsum(np.sort(pool)[::-1])])
+        return float(np.max(tokens - price * self._step_seconds(np.arange(len(tokens)))))
 
     def _scan(self, forest: Forest) -> tuple[Ints, Choice]:
-        order = forest.best_first()[: self.options.max_nodes * self.state.batch]
+        order = forest.best_first()
+        if len(order) > self.options.max_nodes:
+            order = order[top_per_group(forest.request[order], forest.path[order], self.options.max_nodes)]
         seconds = self._step_seconds(np.arange(len(order) + 1))
         price = self._running_price.at(self.state.batch) if self.options.use_price else None
         return order, scan(forest.path[order], seconds, self.state.batch, price)
@@ -140,8 +166,11 @@ class SmartPolicy(BasePolicy):
     def _worth_a_row(self, forest: Forest, nodes: Ints) -> Ints:
         """The `width` best of each request whose path probability exceeds the price of one more draft row."""
         batch, width = self.state.batch, self.options.width
-        narrow, wide = (self._model.draft.level_seconds(batch, batch * rows) for rows in (1, 1 + width))
-        nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
+        if self._model.draft.by_level:
+            narrow, wide = (self._model.draft.level_seconds(batch, batch * rows) for rows in (1, 1 + width))
+            nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
+        if len(nodes) <= width:
+            return nodes
         return nodes[top_per_group(forest.request[nodes], forest.path[nodes], width)]
 
     def _look(self, drafted: int) -> int:
