@@ -122,7 +122,7 @@ def test_without_a_cost_model_nothing_is_predicted() -> None:
     assert math.isnan(policy.predicted_seconds)
 
 
-@pytest.mark.parametrize("name", ["total", "depth", "top_k"])
-def test_sizes_below_one_are_refused_by_name(name: str) -> None:
-    with pytest.raises(InputError, match=rf"{name} 0"):
-        Eagle2Policy(**{name: 0})  # type: ignore[arg-type]
+@pytest.mark.parametrize(("name", "size"), [("total", 0), ("depth", -1), ("top_k", 0)])
+def test_impossible_sizes_are_refused_by_name(name: str, size: int) -> None:
+    with pytest.raises(InputError, match=rf"{name} {size}"):
+        Eagle2Policy(**{name: size})  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ def test_every_name_makes_the_policy_of_that_name(name: str) -> None:
     policy = make_policy(name, COST)
     assert policy.name == name
     assert policy.speculates == (name != "none")
-    assert policy.inspects_tokens == (name != "none")
+    # Trees of a fixed shape do not depend on what was drafted.
+    assert policy.inspects_tokens == (name not in ("none", "chain", "static"))
 
 
 def test_every_call_makes_a_fresh_policy() -> None:

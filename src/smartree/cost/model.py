@@ -1,34 +1,50 @@
-"""The cost model that policies ask: target passes and drafting of one setup."""
+"""The cost model that policies ask: target passes and drafting of one setup, corrected by the clock."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smartree.cost.draft import DraftCost
+from smartree.cost.refinement import Refinement
 from smartree.cost.table import CostTable
 
+Floats = NDArray[np.float64]
 
-@dataclass(frozen=True, slots=True)
+
 class CostModel:
-    """Seconds of everything a speculative step does.
+    """Seconds of everything a speculative step does."""
 
-    Attributes:
+    def __init__(self, table: CostTable, draft: DraftCost | None = None, overhead: float = 0.0) -> None:
+        """Args:
         table: measured target passes.
-        draft: cost of drafting.
-        overhead: seconds of a speculative step outside both (policy, packing, commit).
-    """
+        draft: cost of drafting; None is free.
+        overhead: seconds of a step outside both (policy, packing, commit).
+        """
+        self.table, self.draft, self.overhead = table, draft or DraftCost(), overhead
+        self.refinement = Refinement()
+        self._curves: dict[tuple[int, int], tuple[int, Floats]] = {}
 
-    table: CostTable
-    draft: DraftCost = field(default_factory=DraftCost)
-    overhead: float = 0.0
-
-    def verify(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> NDArray[np.float64]:
-        """C_verify: seconds of passes carrying `tokens` rows in all."""
-        return self.table.seconds(batch, tokens, context)
+    def verify(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:
+        """C_verify: seconds of passes of `batch` requests carrying `tokens` rows in all, nondecreasing in tokens."""
+        if self.refinement.version == 0:
+            return self.table.seconds(batch, tokens, context)
+        wanted = np.asarray(tokens)
+        size = max(512, int(wanted.max(initial=0)) + 1)
+        key = (batch, context // 64)
+        version, curve = self._curves.get(key, (-1, np.empty(0)))
+        if version != self.refinement.version or len(curve) < size:
+            rows = np.arange(size)
+            corrected = self.table.seconds(batch, rows, context) * self.refinement.factors(batch, rows.astype(float))
+            curve = np.maximum.accumulate(corrected)
+            self._curves = {key: (self.refinement.version, curve)}
+        return np.asarray(curve[wanted])
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""
-        return self.table.autoregressive(batch, context)
+        return float(self.verify(batch, batch, context))
+
+    def observe(self, batch: int, tokens: int, context: int, seconds: float) -> None:
+        """Learns from the measured seconds of a pass of `tokens` rows."""
+        if batch > 0 and seconds > 0:
+            self.refinement.observe(batch, tokens, float(self.table.seconds(batch, tokens, context)), seconds)

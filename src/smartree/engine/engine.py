@@ -110,7 +110,8 @@ class Engine:
         seconds = perf_counter() - begin
         if plan.decoding:
             tokens = sum(len(walked.tokens) for walked in walks)
-            self.policy.observe(StepOutcome(state, draft.forest, draft.selected, tokens, seconds))
+            outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds)
+            self.policy.observe(outcome)
         predicted = float("nan") if plan.chunks else self.policy.predicted_seconds
         self.stats.add_step(
             requests=len(plan.decoding),

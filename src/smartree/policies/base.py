@@ -39,6 +39,7 @@ class StepOutcome:
         selected: ids of the nodes verified.
         tokens: tokens committed by all requests together.
         seconds: measured seconds of the step.
+        target_seconds: measured seconds of its target pass; 0 if it was not timed.
     """
 
     state: StepState
@@ -46,6 +47,7 @@ class StepOutcome:
     selected: Ints
     tokens: int
     seconds: float
+    target_seconds: float = 0.0
 
 
 class Policy(Protocol):
@@ -86,7 +88,7 @@ class Policy(Protocol):
 
 
 class BasePolicy:
-    """Shared defaults: drafts from every root to `max_depth`, records everything, learns nothing."""
+    """Shared defaults: drafts from every root to `max_depth`, records everything, learns costs only."""
 
     name = "base"
     inspects_tokens = True
@@ -118,7 +120,10 @@ class BasePolicy:
             self.predicted_seconds = float(self.cost.verify(self.state.batch, total, self.state.context))
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Learns nothing."""
+        """Lets the cost model compare its prediction with the clock; a pass that also read prompts says nothing."""
+        state = outcome.state
+        if self.cost is not None and outcome.target_seconds > 0 and state.extra_tokens == 0:
+            self.cost.observe(state.batch, state.batch + len(outcome.selected), state.context, outcome.target_seconds)
 
 
 def top_per_group(groups: Ints, scores: Floats, count: int) -> NDArray[np.bool_]:

@@ -1,13 +1,14 @@
-"""The price of time: tokens per second achieved in the long run (design 3.2, statement 5)."""
+"""The price of time: tokens achieved per plain step's time in the long run (design 3.2, statement 5)."""
 
 from __future__ import annotations
 
 
 class Price:
-    """Slow running ratio of tokens to seconds, one per batch size.
+    """Slow running ratio of tokens to time, one per batch size.
 
-    The long-run throughput is a ratio of sums; Dinkelbach's method maximises `tokens - price * seconds` in each step,
-    with the ratio achieved so far as price, and the ratio never falls.
+    Time is counted in plain decoding steps of the moment, so that a clock that changes its speed or a context that
+    grows does not make the price stale. The long-run throughput is a ratio of sums; Dinkelbach's method maximises
+    `tokens - price * time` in each step, with the ratio achieved so far as price, and the ratio never falls.
     """
 
     def __init__(self, window: float = 200.0, warm_up: int = 8) -> None:
@@ -20,11 +21,11 @@ class Price:
         self._sums: dict[int, tuple[float, float, int]] = {}
 
     def at(self, batch: int) -> float | None:
-        """Tokens per second at this batch size; None before the warm-up is over."""
-        tokens, seconds, steps = self._sums.get(batch, (0.0, 0.0, 0))
-        return tokens / seconds if steps >= self._warm_up and seconds > 0 else None
+        """Tokens per plain step's time at this batch size; None before the warm-up is over."""
+        tokens, time, steps = self._sums.get(batch, (0.0, 0.0, 0))
+        return tokens / time if steps >= self._warm_up and time > 0 else None
 
-    def update(self, batch: int, tokens: float, seconds: float) -> None:
-        """Adds a step."""
-        old_tokens, old_seconds, steps = self._sums.get(batch, (0.0, 0.0, 0))
-        self._sums[batch] = (self._keep * old_tokens + tokens, self._keep * old_seconds + seconds, steps + 1)
+    def update(self, batch: int, tokens: float, time: float) -> None:
+        """Adds a step that brought `tokens` and took `time`, in plain steps."""
+        old_tokens, old_time, steps = self._sums.get(batch, (0.0, 0.0, 0))
+        self._sums[batch] = (self._keep * old_tokens + tokens, self._keep * old_time + time, steps + 1)

@@ -62,20 +62,26 @@ class SmartPolicy(BasePolicy):
         self._growth = Growth()
         self._explore_budget = 0.0
         self._draft_seconds = 0.0
+        self._plain_seconds = 1.0
         self._choice = Choice(0, 0.0, 1.0)
         self._expanded: list[Ints] = []
 
     @property
     def price(self) -> float:
         """Tokens per second that time is worth now: the running price, else the ratio of the step as chosen so far."""
-        known = self._running_price.at(self.state.batch) if self.options.use_price else None
+        known = self._known_price()
         return known if known is not None else self._choice.tokens / self._choice.seconds
+
+    def _known_price(self) -> float | None:
+        known = self._running_price.at(self.state.batch) if self.options.use_price else None
+        return None if known is None else known / self._plain_seconds
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step from plain decoding: no node, nothing drafted."""
         frontier = super().begin(state, forest)
         self._draft_seconds = 0.0
         self._expanded = []
+        self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = Choice(0, float(state.batch), float(self._step_seconds(np.array([0]))[0]))
         return frontier
 
@@ -109,15 +115,17 @@ class SmartPolicy(BasePolicy):
         return order[:count]
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Updates the price of time, the exploration budget and the growth per level."""
+        """Updates the price of time, the exploration budget, the growth per level and the costs."""
         spent = float(self._step_seconds(np.array([len(outcome.selected)]))[0])
-        plain = float(self._step_seconds(np.array([0]))[0])
+        plain = self._plain_seconds
         saved = self._explore_budget + self.options.explore_share * spent
         one_look = max(plain, self._level_seconds(0, self.state.batch))
         self._explore_budget = min(saved, one_look)  # a long quiet time must not end in a burst of looks
-        self._running_price.update(outcome.state.batch, outcome.tokens, spent)
+        if outcome.state.extra_tokens == 0:
+            self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
+        super().observe(outcome)
 
     def _step_seconds(self, nodes: Ints) -> Floats:
         """[n] modelled seconds of this step if that many nodes were verified, drafting so far included."""
@@ -126,10 +134,10 @@ class SmartPolicy(BasePolicy):
         return verify + (self._model.overhead + self._draft_seconds)
 
     def _level_seconds(self, depth: int, width: int) -> float:
-        draft = self._model.draft
+        draft, scale = self._model.draft, self._model.refinement.scale
         if draft.by_level:
-            return draft.level_seconds(self.state.batch, width)
-        return draft.seconds_per_step if depth == 0 else 0.0
+            return scale * draft.level_seconds(self.state.batch, width)
+        return scale * draft.seconds_per_step if depth == 0 else 0.0
 
     def _level_pays(self, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
         """True if drafting on, for one level or several, is expected to be worth its time.
@@ -160,14 +168,13 @@ class SmartPolicy(BasePolicy):
         if len(order) > self.options.max_nodes:
             order = order[top_per_group(forest.request[order], forest.path[order], self.options.max_nodes)]
         seconds = self._step_seconds(np.arange(len(order) + 1))
-        price = self._running_price.at(self.state.batch) if self.options.use_price else None
-        return order, scan(forest.path[order], seconds, self.state.batch, price)
+        return order, scan(forest.path[order], seconds, self.state.batch, self._known_price())
 
     def _worth_a_row(self, forest: Forest, nodes: Ints) -> Ints:
         """The `width` best of each request whose path probability exceeds the price of one more draft row."""
         batch, width = self.state.batch, self.options.width
         if self._model.draft.by_level:
-            narrow, wide = (self._model.draft.level_seconds(batch, batch * rows) for rows in (1, 1 + width))
+            narrow, wide = (self._level_seconds(1, batch * rows) for rows in (1, 1 + width))
             nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
         if len(nodes) <= width:
             return nodes
