@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from smartree.errors import InputError
 from smartree.policies import Calibration
 from smartree.tree import Candidates, Forest
 from smartree.tree.forest import Floats
@@ -156,3 +159,29 @@ def test_learning_nothing_changes_nothing() -> None:
     calibration = Calibration()
     calibration.learn(Forest(np.zeros(1, np.int64)), ints([]), np.empty(0, bool), GREEDY)
     np.testing.assert_allclose(calibrated(calibration, 1), RAW)
+
+
+def test_a_better_liked_token_is_never_trusted_less() -> None:
+    # The law falls where the drafter's word rises: the curve may flatten, but it must not turn.
+    calibration = Calibration()
+    for raw, accepted in ((0.2, 80), (0.5, 50), (0.8, 20)):
+        learn_outcomes(calibration, raw, accepted=accepted, seen=100)
+    raw = np.linspace(0.01, 0.99, 99)
+    offered = candidates_of([0] * 99, raw.tolist(), ranks=[0] * 99)
+    probabilities = calibration(Forest(np.zeros(1, np.int64)), offered, GREEDY).probabilities
+    assert np.all(np.diff(probabilities) >= -1e-12)
+    assert probabilities[50] == pytest.approx(0.5, abs=0.1)
+
+
+def test_counts_survive_a_save_and_a_load() -> None:
+    calibration, other = Calibration(), Calibration()
+    learn_from_steps(calibration, 300, 3, sampled=True)
+    other.load_json(json.loads(json.dumps(calibration.to_json())))
+    for depth in (1, 2, 3):
+        np.testing.assert_allclose(calibrated(other, depth, True), calibrated(calibration, depth, True), atol=0.02)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"shape": [1]}, {"shape": [2, 8, 6, 12], "rows": [0], "seen": [[1.0]]}])
+def test_malformed_counts_are_refused(data: object) -> None:
+    with pytest.raises(InputError, match="calibration"):
+        Calibration().load_json(data)

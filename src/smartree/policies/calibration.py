@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.errors import InputError
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
-_DEPTHS, _RANKS, _BINS = 8, 6, 12
+_CLASSES, _DEPTHS, _RANKS, _BINS = 2, 8, 6, 12
+_ROWS = _CLASSES * _DEPTHS * _RANKS
 _HIGHEST_LOGIT = 5.0
+_CENTRES = (np.arange(_BINS) + 0.5) / _BINS * 2 * _HIGHEST_LOGIT - _HIGHEST_LOGIT
+_STALE_SHARE = 0.02  # a row is fitted again once it has grown by that much
 
 
 class Calibration:
-    """Online table over (temperature class, depth, rank, draft probability): Beta-smoothed acceptance rates.
+    """Maps draft probabilities to acceptance rates, one monotone curve per (temperature class, depth, rank).
 
-    The prior mean of a cell is the draft probability itself, worth `strength` observations, so an unseen cell passes
-    the drafter's own word on. Counts fade, so that the table follows a change of text.
+    Each curve has bins over the draft probability's logit. A bin's rate is Beta-smoothed with the drafter's own word as
+    prior mean, worth `strength` observations, so what was never seen passes unchanged. Rates are made monotone over the
+    bins (isotonic, weighted): a token the drafter likes better is never trusted less. Between bins the shift of the
+    logit is interpolated. Counts fade, so that the curves follow a change of text.
+
+    Only nodes whose ancestors were all accepted may be taught: for them acceptance is observed without selection, so
+    the estimate is unbiased whatever trees were verified.
     """
 
     def __init__(self, strength: float = 6.0, window: float = 4000.0) -> None:
         """Args:
         strength: observations that the prior is worth.
-        window: observations of a cell over which its counts fade.
+        window: observations of a bin over which its counts fade.
         """
         self._strength, self._keep = strength, 1 - 1 / window
-        shape = (2, _DEPTHS, _RANKS, _BINS)
-        self._accepted, self._seen = np.zeros(shape), np.zeros(shape)
+        self._accepted, self._seen, self._raw = (np.zeros((_ROWS, _BINS)) for _ in range(3))
+        self._anchors = np.tile(_CENTRES, (_ROWS, 1))
+        self._shifts = np.zeros((_ROWS, _BINS))
+        self._new = np.zeros(_ROWS)
 
     def __call__(self, forest: Forest, candidates: Candidates, sampled: NDArray[np.bool_]) -> Candidates:
         """Candidates with calibrated probabilities; the drafter's own become their features.
@@ -35,37 +48,110 @@ class Calibration:
             candidates: as the drafter proposed them.
             sampled: [B] True for requests with a temperature above 0.
         """
-        raw = candidates.probabilities
-        parents = candidates.parents
-        cell = self._cell(sampled[forest.request[parents]], forest.depth[parents] + 1, candidates.ranks, raw)
-        mean = (self._accepted[cell] + self._strength * raw) / (self._seen[cell] + self._strength)
-        return Candidates(
-            parents, candidates.tokens, np.clip(mean, 1e-6, 1.0), candidates.ranks, candidates.handles, raw
-        )
+        raw, parents = candidates.probabilities, candidates.parents
+        rows = _row(sampled[forest.request[parents]], forest.depth[parents] + 1, candidates.ranks)
+        logits = _logit(raw)
+        shifts = self._shift(rows, logits)
+        calibrated = np.where(shifts == 0, np.clip(raw, 1e-6, 1.0), 1 / (1 + np.exp(-(logits + shifts))))
+        return Candidates(parents, candidates.tokens, calibrated, candidates.ranks, candidates.handles, raw)
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_], sampled: NDArray[np.bool_]) -> None:
         """Counts what became of `nodes`, all of whose ancestors were accepted.
 
         Args:
             forest: the step's forest; its features hold the drafter's own probabilities.
-            nodes: ids of the observed nodes.
+            nodes: ids of the observed nodes, without those of requests whose logits are changed by penalties or
+                grammars: their acceptance says nothing about the drafter.
             accepted: whether each was.
             sampled: [B] True for requests with a temperature above 0.
         """
-        cell = self._cell(
-            sampled[forest.request[nodes]], forest.depth[nodes], forest.rank[nodes], forest.feature[nodes]
-        )
-        flat = np.ravel_multi_index(cell, self._seen.shape)
-        counts = np.bincount(flat, minlength=self._seen.size).reshape(self._seen.shape)
-        hits = np.bincount(flat, weights=accepted, minlength=self._seen.size).reshape(self._seen.shape)
+        raw = np.clip(forest.feature[nodes], 1e-6, 1 - 1e-6)
+        rows = _row(sampled[forest.request[nodes]], forest.depth[nodes], forest.rank[nodes])
+        flat = rows * _BINS + _bin(_logit(raw))
+        counts = np.bincount(flat, minlength=_ROWS * _BINS).reshape(_ROWS, _BINS)
         faded = self._keep**counts
-        self._seen = self._seen * faded + counts
-        self._accepted = self._accepted * faded + hits
+        for table, weights in ((self._seen, None), (self._accepted, accepted), (self._raw, raw)):
+            table *= faded
+            table += np.bincount(flat, weights=weights, minlength=_ROWS * _BINS).reshape(_ROWS, _BINS)
+        self._new += counts.sum(axis=1)
+        for row in np.flatnonzero(self._new > _STALE_SHARE * self._seen.sum(axis=1)).tolist():
+            self._fit(row)
 
-    @staticmethod
-    def _cell(sampled: NDArray[np.bool_], depth: Ints, rank: Ints, raw: Floats) -> tuple[Ints, Ints, Ints, Ints]:
-        clipped = np.clip(raw, 1e-6, 1 - 1e-6)
-        logit = np.log(clipped) - np.log1p(-clipped)
-        share = (logit + _HIGHEST_LOGIT) / (2 * _HIGHEST_LOGIT)
-        bins = np.clip((share * _BINS).astype(np.int64), 0, _BINS - 1)
-        return sampled.astype(np.int64), np.minimum(depth, _DEPTHS) - 1, np.minimum(rank, _RANKS - 1), bins
+    def _fit(self, row: int) -> None:
+        """Fits one curve to its counts."""
+        seen = self._seen[row]
+        anchors = np.where(seen > 1e-9, self._raw[row] / np.maximum(seen, 1e-9), 1 / (1 + np.exp(-_CENTRES)))
+        weights = seen + self._strength
+        rates = _isotonic((self._accepted[row] + self._strength * anchors) / weights, weights)
+        self._anchors[row] = _logit(anchors)
+        self._shifts[row] = _logit(rates) - self._anchors[row]
+        self._new[row] = 0
+
+    def _shift(self, rows: Ints, logits: Floats) -> Floats:
+        """[C] what to add to the logits: the curve's correction, linear between the bins."""
+        anchors, shifts = self._anchors[rows], self._shifts[rows]
+        right = np.clip((anchors <= logits[:, None]).sum(axis=1), 1, _BINS - 1)
+        each = np.arange(len(rows))
+        low, high = anchors[each, right - 1], anchors[each, right]
+        share = np.clip((logits - low) / (high - low), 0.0, 1.0)
+        return np.asarray((1 - share) * shifts[each, right - 1] + share * shifts[each, right])
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as a JSON object, saved with the profile."""
+        used = np.flatnonzero(self._seen.sum(axis=1))
+        return {
+            "shape": [_CLASSES, _DEPTHS, _RANKS, _BINS],
+            "rows": used.tolist(),
+            "seen": self._seen[used].round(4).tolist(),
+            "accepted": self._accepted[used].round(4).tolist(),
+            "raw": self._raw[used].round(4).tolist(),
+        }
+
+    def load_json(self, data: Any) -> None:
+        """Takes saved counts over.
+
+        Raises:
+            InputError: they are not what `to_json` writes.
+        """
+        try:
+            known = data["shape"] == [_CLASSES, _DEPTHS, _RANKS, _BINS]
+            rows = np.array(data["rows"], np.int64)
+            tables = [
+                np.array(data[name], np.float64).reshape(len(rows), _BINS) for name in ("seen", "accepted", "raw")
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("The saved calibration is malformed; delete it or profile again.") from error
+        if not known or np.any((rows < 0) | (rows >= _ROWS)):
+            raise InputError("The saved calibration has another shape; delete it or profile again.")
+        for table, values in zip((self._seen, self._accepted, self._raw), tables, strict=True):
+            table[rows] = values
+        for row in rows.tolist():
+            self._fit(row)
+
+
+def _logit(probabilities: Floats) -> Floats:
+    clipped = np.clip(probabilities, 1e-6, 1 - 1e-6)
+    return np.asarray(np.log(clipped) - np.log1p(-clipped))
+
+
+def _bin(logits: Floats) -> Ints:
+    share = (logits + _HIGHEST_LOGIT) / (2 * _HIGHEST_LOGIT)
+    return np.clip((share * _BINS).astype(np.int64), 0, _BINS - 1)
+
+
+def _row(sampled: NDArray[np.bool_], depth: Ints, rank: Ints) -> Ints:
+    place = sampled * _DEPTHS + np.minimum(depth, _DEPTHS) - 1
+    return np.asarray(place * _RANKS + np.minimum(rank, _RANKS - 1), np.int64)
+
+
+def _isotonic(values: Floats, weights: Floats) -> Floats:
+    """Weighted isotonic regression of a few values; scipy's costs more to call than this takes."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        size = 1
+        while blocks and blocks[-1][0] > value:
+            other, other_weight, other_size = blocks.pop()
+            value = (value * weight + other * other_weight) / (weight + other_weight)
+            weight, size = weight + other_weight, size + other_size
+        blocks.append((value, weight, size))
+    return np.repeat([block[0] for block in blocks], [block[2] for block in blocks])

@@ -22,7 +22,9 @@ class Eagle2Policy(BasePolicy):
         InputError: a size is below 1.
         """
         if min(total, depth + 1, top_k) < 1:
-            raise InputError(f"eagle2 needs total, top_k >= 1, depth >= 0; got total {total}, depth {depth}, top_k {top_k}.")
+            raise InputError(
+                f"eagle2 needs total, top_k >= 1, depth >= 0; got total {total}, depth {depth}, top_k {top_k}."
+            )
         super().__init__(cost, max_depth=depth + 1)
         self.total, self.top_k = total, top_k
 
