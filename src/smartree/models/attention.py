@@ -79,14 +79,14 @@ def _attend(
     window: int | None,
 ) -> torch.Tensor:
     """Attention of one group; the query heads that share a key/value head are folded into the rows."""
-    heads, rows, dim = query.shape[1:]
+    heads, dim = query.shape[1], query.shape[3]
     kv_heads, batch, width = keys.shape[1], len(group.slots), group.width
     fold = heads // kv_heads
-    ragged = batch * width != rows
+    places = group.places(query.device)
     by_request = query[0].transpose(0, 1)  # [rows, heads, dim]
-    if ragged:
+    if places is not None:
         padded = by_request.new_zeros(batch * width, heads, dim)
-        padded[group_places(group, query.device)] = by_request
+        padded[places] = by_request
         by_request = padded
     folded = by_request.reshape(batch, width, kv_heads, fold, dim).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, kv_heads, fold * width, dim)
@@ -99,22 +99,16 @@ def _attend(
         weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         output = weights.to(query.dtype) @ theirs
     output = output.view(batch, kv_heads, fold, width, dim).permute(0, 3, 1, 2, 4).reshape(batch * width, heads, dim)
-    if ragged:
-        output = output[group_places(group, query.device)]
+    if places is not None:
+        output = output[places]
     return output[None]
-
-
-def group_places(group: RowGroup, device: torch.device) -> torch.Tensor:
-    """[rows] place of each row in the padded [b * n] order."""
-    sizes = torch.from_numpy(group.sizes)
-    return torch.nonzero((torch.arange(group.width) < sizes[:, None]).flatten()).flatten().to(device)
 
 
 def _slots(rows: torch.Tensor, group: RowGroup) -> torch.Tensor:
     """The cache rows that a group reads: a view if its slots follow each other, else a copy."""
-    first, count = group.slots[0], len(group.slots)
-    if list(group.slots) == list(range(first, first + count)):
-        return rows[first : first + count, :, : group.reach]
+    if group.adjacent:
+        first = group.slots[0]
+        return rows[first : first + len(group.slots), :, : group.reach]
     return rows[list(group.slots), :, : group.reach]
 
 

@@ -35,22 +35,32 @@ class RowGroup:
     depths: NDArray[np.int64]
     mask: NDArray[np.bool_]
     column_depths: NDArray[np.int64] | None = None
+    width: int = field(init=False)
+    """n: new rows of the largest request."""
+    reach: int = field(init=False)
+    """Cache rows that attention reads of each slot."""
+    rows: int = field(init=False)
+    """New rows of all requests."""
+    adjacent: bool = field(init=False)
+    """True if the slots follow each other, so that attention can read a view."""
     _biases: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    _places: torch.Tensor | None = None
 
-    @property
-    def width(self) -> int:
-        """n: new rows of the largest request."""
-        return self.mask.shape[1]
+    def __post_init__(self) -> None:
+        # Every layer asks for these: they are worked out once a pass.
+        self.width = self.mask.shape[1]
+        self.reach = int(self.base.max()) + self.mask.shape[2]
+        self.rows = int(self.sizes.sum())
+        self.adjacent = list(self.slots) == list(range(self.slots[0], self.slots[0] + len(self.slots)))
 
-    @property
-    def reach(self) -> int:
-        """Cache rows that attention reads of each slot."""
-        return int(self.base.max()) + self.mask.shape[2]
-
-    @property
-    def rows(self) -> int:
-        """New rows of all requests."""
-        return int(self.sizes.sum())
+    def places(self, device: torch.device) -> torch.Tensor | None:
+        """[rows] place of each row in the padded [b * n] order; None if there is no padding."""
+        if self.rows == len(self.slots) * self.width:
+            return None
+        if self._places is None:
+            inside = np.arange(self.width) < self.sizes[:, None]
+            self._places = torch.from_numpy(np.flatnonzero(inside)).to(device)
+        return self._places
 
     def bias(self, heads: int, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """[b, 1, heads * n, reach] additive mask for `heads` query heads folded over the rows; made once a pass.
