@@ -166,8 +166,8 @@ def test_a_better_liked_token_is_never_trusted_less() -> None:
     calibration = Calibration()
     for raw, accepted in ((0.2, 80), (0.5, 50), (0.8, 20)):
         learn_outcomes(calibration, raw, accepted=accepted, seen=100)
-    raw = np.linspace(0.01, 0.99, 99)
-    offered = candidates_of([0] * 99, raw.tolist(), ranks=[0] * 99)
+    likings = np.linspace(0.01, 0.99, 99)
+    offered = candidates_of([0] * 99, likings.tolist(), ranks=[0] * 99)
     probabilities = calibration(Forest(np.zeros(1, np.int64)), offered, GREEDY).probabilities
     assert np.all(np.diff(probabilities) >= -1e-12)
     assert probabilities[50] == pytest.approx(0.5, abs=0.1)

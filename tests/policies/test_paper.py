@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from smartree.cost import CostModel, CostPoint, CostTable, DraftCost, DraftPoint, PowerExponential
 from smartree.errors import InputError
-from smartree.policies import PaperPolicy
+from smartree.policies import PaperPolicy, StepOutcome, StepState
 from smartree.tree import Forest
 from tests.policies.steps import cost_of, draft, same_children, state_of
 from tests.tree.forests import candidates_of
@@ -252,3 +252,17 @@ def test_parameters_out_of_range_are_refused(options: dict[str, float]) -> None:
 def test_a_profile_too_small_to_fit_is_refused() -> None:
     with pytest.raises(InputError, match="4 or more measured sizes"):
         PaperPolicy(cost_of(1, [1.0, 1.0, 1.0]))
+
+
+def test_adaptive_alpha_follows_what_probabilities_turned_out_to_be_worth() -> None:
+    policy, fixed = PaperPolicy(CostModel(BENT), adaptive=True), PaperPolicy(CostModel(BENT))
+    forest = Forest(np.zeros(1, np.int64))
+    nodes = forest.append(candidates_of([0], [0.8]))
+    for _ in range(300):
+        for one in (policy, fixed):
+            one.observe(StepOutcome(StepState(1, 0, np.array([9])), forest, nodes, tokens=1, seconds=1.0))
+    assert policy.alpha == pytest.approx(0.8 * 0.25)  # nothing was ever accepted: down to the bound
+    assert fixed.alpha == 0.8
+    for _ in range(300):
+        policy.observe(StepOutcome(StepState(1, 0, np.array([9])), forest, nodes, tokens=2, seconds=1.0))
+    assert policy.alpha > 0.9  # every node was accepted, one in 0.8 was predicted

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartree.policies import Choice, scan
+from smartree.policies.scan import by_width
 from smartree.tree import DraftTree, forest_of
 from smartree.tree.forest import Floats
 from tests.policies.brute_force import Pool, costs, pools
@@ -110,3 +111,21 @@ def test_the_smallest_of_equal_sizes_wins() -> None:
 
 def test_nothing_drafted_is_plain_decoding() -> None:
     assert scan(np.empty(0), np.array([2.0]), 4) == Choice(0, 4.0, 2.0)
+
+
+def test_a_padded_engine_gets_the_best_width_of_all() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(200):
+        batch, nodes = int(random.integers(1, 4)), int(random.integers(1, 10))
+        paths = np.sort(random.random(nodes))[::-1]
+        requests = random.integers(0, batch, nodes)
+        seconds = np.cumsum(0.1 + random.random(nodes + 1) ** 3)
+        places, gains, counts = by_width(requests, paths, batch)
+        choice = scan(gains, seconds[: len(gains) + 1], batch)
+        own = [np.sort(paths[requests == request])[::-1] for request in range(batch)]
+        ratios = [(batch + sum(one[:width].sum() for one in own)) / seconds[width] for width in range(len(gains) + 1)]
+        assert choice.tokens / choice.seconds == pytest.approx(max(ratios))
+        chosen = places[: counts[choice.count]]
+        for request in range(batch):
+            mine = np.sort(paths[chosen[requests[chosen] == request]])[::-1]
+            np.testing.assert_array_equal(mine, own[request][: choice.count])

@@ -371,3 +371,23 @@ def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
 def test_an_exploration_share_that_is_no_share_is_refused(share: float) -> None:
     with pytest.raises(InputError, match="explore_share"):
         SmartOptions(explore_share=share)
+
+
+def test_a_padded_engine_pays_for_the_width_of_the_whole_batch() -> None:
+    # Two requests, one with a good node: packed, 3 rows; padded, 4 rows, which this profile makes too dear.
+    trees = [DraftTree.of([-1], [0.5]), DraftTree.of([], [])]
+    cost = cost_of(2, [1.0, 1.1, 2.0])
+    packed = SmartPolicy(cost, SmartOptions(explore_share=0))
+    padded = SmartPolicy(cost, SmartOptions(explore_share=0, padded=True))
+    assert len(select_from(packed, forest_of(trees))) == 1
+    assert len(select_from(padded, forest_of(trees))) == 0
+
+
+def test_hysteresis_keeps_the_last_size_for_a_small_gain_only() -> None:
+    cost = cost_of(1, [1.0, 1.05, 1.1])
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0, use_price=False, hysteresis=0.1))
+    first = DraftTree.of([-1], [0.9])
+    assert len(select_from(policy, forest_of([first]))) == 1
+    # A second node at 0.1 is worth a little more than its time: not enough for another graph. One at 0.9 is.
+    assert len(select_from(policy, forest_of([DraftTree.of([-1, -1], [0.9, 0.1])]))) == 1
+    assert len(select_from(policy, forest_of([DraftTree.of([-1, 0], [0.9, 0.9])]))) == 2

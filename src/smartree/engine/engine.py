@@ -151,6 +151,7 @@ class Engine:
             context=sum(lengths) // max(len(lengths), 1),
             depth_limits=np.array(room, np.int64),
             extra_tokens=sum(chunk.end - chunk.start for chunk in plan.chunks),
+            generated=np.array([len(request.tokens) - request.prompt_length for request in plan.decoding], np.int64),
         )
 
     def _verify(self, plan: StepPlan, packed: PackedTrees) -> torch.Tensor:

@@ -60,6 +60,8 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise InputError(f"Device {name!r} is unknown; use cpu, cuda or cuda:N.") from None
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise InputError(f"Device {name!r} is not available here; use --device cpu, or install a CUDA build of torch.")

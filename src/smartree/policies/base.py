@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,12 +21,14 @@ class StepState:
         context: mean cached length of these requests.
         depth_limits: [B] depth of the deepest node that can still be of use (tokens and window left).
         extra_tokens: prompt tokens of joining requests that the same pass carries.
+        generated: [B] tokens each request has generated so far; empty if nobody counted.
     """
 
     batch: int
     context: int
     depth_limits: Ints
     extra_tokens: int = 0
+    generated: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ import numpy as np
 from smartree.cost.fits import power_exponential_fits
 from smartree.cost.model import CostModel
 from smartree.errors import InputError
-from smartree.policies.base import BasePolicy, StepState
+from smartree.policies.base import BasePolicy, StepOutcome, StepState
 from smartree.tree.forest import Candidates, Forest, Ints
+
+_ALPHA_PRIOR = 5.0  # accepted tokens that "as predicted" is worth
+_ALPHA_KEEP = 0.98  # share of the past that a step keeps
 
 
 class PaperPolicy(BasePolicy):
@@ -27,6 +30,7 @@ class PaperPolicy(BasePolicy):
         cost: CostModel,
         *,
         alpha: float = 0.8,
+        adaptive: bool = False,
         budget: int = 300,
         free_eta: bool = True,
         top_k: int = 10,
@@ -35,6 +39,7 @@ class PaperPolicy(BasePolicy):
         """Args:
             cost: its table is what the curves are fitted to.
             alpha: factor of the paper's rule.
+            adaptive: multiply alpha by measured over predicted acceptance, between 0.25 and 1.5 times its value.
             budget: B_verify, most nodes of the batch in one pass; a request gets budget / batch of them, at most 300.
             free_eta: False is the paper's own choice, eta = 0.
             top_k: most children considered of a node.
@@ -47,6 +52,8 @@ class PaperPolicy(BasePolicy):
             raise InputError(f"paper needs alpha > 0, budget >= 1, top_k >= 1; got {alpha}, {budget}, {top_k}.")
         super().__init__(cost, max_depth)
         self.alpha, self.budget, self.top_k = alpha, budget, top_k
+        self._base_alpha, self._adaptive = alpha, adaptive
+        self._accepted = self._predicted = _ALPHA_PRIOR
         self._fits = power_exponential_fits(cost.table.points, free_eta=free_eta)
         if not self._fits:
             raise InputError("The paper's curve needs 4 or more measured sizes at one batch size; profile again.")
@@ -95,6 +102,17 @@ class PaperPolicy(BasePolicy):
                 self._kept_gain[request] += paths[index]
                 kept.append(index)
         return self.within_limits(forest, forest.append(candidates.take(np.array(kept, np.int64))))
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Adapts alpha, if asked to, to what the drafter's probabilities turned out to be worth."""
+        super().observe(outcome)
+        if not self._adaptive:
+            return
+        predicted = float(outcome.forest.path[outcome.selected].sum())
+        self._predicted = _ALPHA_KEEP * self._predicted + predicted
+        self._accepted = _ALPHA_KEEP * self._accepted + outcome.tokens - outcome.state.batch
+        factor = (self._accepted + _ALPHA_PRIOR) / (self._predicted + _ALPHA_PRIOR)
+        self.alpha = self._base_alpha * min(max(factor, 0.25), 1.5)
 
     def select(self, forest: Forest) -> Ints:
         """Every kept node."""

@@ -11,7 +11,7 @@ from smartree.errors import InputError
 from smartree.policies.base import BasePolicy, StepOutcome, StepState, top_per_group
 from smartree.policies.growth import Growth
 from smartree.policies.price import Price
-from smartree.policies.scan import Choice, scan
+from smartree.policies.scan import Choice, by_width, scan
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
@@ -28,6 +28,9 @@ class SmartOptions:
         explore_share: share of all time that may be spent on looking again at what does not seem to pay.
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
+        padded: True for engines that pad every request to one width: a pass then carries B * (width + 1) rows.
+        hysteresis: gain, as a share of the step's tokens, below which the last size is kept; for engines where another
+            size means another captured graph.
     """
 
     max_depth: int = 16
@@ -36,12 +39,16 @@ class SmartOptions:
     explore_share: float = 0.005
     explore_nodes: int = 4
     use_price: bool = True
+    padded: bool = False
+    hysteresis: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.max_depth, self.max_nodes, self.width, self.explore_nodes) < 1:
             raise InputError("smart needs max_depth, max_nodes, width and explore_nodes of at least 1.")
         if not 0 <= self.explore_share < 1:
             raise InputError(f"smart's explore_share is {self.explore_share}; it must be in [0, 1).")
+        if not 0 <= self.hysteresis < 1:
+            raise InputError(f"smart's hysteresis is {self.hysteresis}; it must be in [0, 1).")
 
 
 class SmartPolicy(BasePolicy):
@@ -65,6 +72,7 @@ class SmartPolicy(BasePolicy):
         self._plain_seconds = 1.0
         self._choice = Choice(0, 0.0, 1.0)
         self._expanded: list[Ints] = []
+        self._last_count = 0
 
     @property
     def price(self) -> float:
@@ -111,6 +119,7 @@ class SmartPolicy(BasePolicy):
         """The best n nodes of all requests together, n from the exact scan."""
         order, self._choice = self._scan(forest)
         count = self._choice.count or self._look(len(order))
+        self._last_count = count
         self.predict(self.state.batch + count)
         return order[:count]
 
@@ -167,8 +176,31 @@ class SmartPolicy(BasePolicy):
         order = forest.best_first()
         if len(order) > self.options.max_nodes:
             order = order[top_per_group(forest.request[order], forest.path[order], self.options.max_nodes)]
+        if self.options.padded:
+            return self._scan_widths(forest, order)
         seconds = self._step_seconds(np.arange(len(order) + 1))
-        return order, scan(forest.path[order], seconds, self.state.batch, self._known_price())
+        choice = scan(forest.path[order], seconds, self.state.batch, self._known_price())
+        return order, self._steady(choice, forest.path[order], seconds)
+
+    def _scan_widths(self, forest: Forest, order: Ints) -> tuple[Ints, Choice]:
+        """The best width, every request padded to it."""
+        batch = self.state.batch
+        places, gains, counts = by_width(forest.request[order], forest.path[order], batch)
+        seconds = self._step_seconds(batch * np.arange(len(gains) + 1))
+        choice = scan(gains, seconds, batch, self._known_price())
+        return order[places], Choice(int(counts[choice.count]), choice.tokens, choice.seconds)
+
+    def _steady(self, choice: Choice, paths: Floats, seconds: Floats) -> Choice:
+        """The last size again if the best one is hardly better."""
+        kept = min(self._last_count, len(paths))
+        if not self.options.hysteresis or kept == choice.count:
+            return choice
+        price = self._known_price() or choice.tokens / choice.seconds
+        tokens = self.state.batch + float(paths[:kept].sum())
+        better = choice.tokens - tokens - price * (choice.seconds - float(seconds[kept]))
+        if better > self.options.hysteresis * choice.tokens:
+            return choice
+        return Choice(kept, tokens, float(seconds[kept]))
 
     def _worth_a_row(self, forest: Forest, nodes: Ints) -> Ints:
         """The `width` best of each request whose path probability exceeds the price of one more draft row."""
