@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,20 @@ import pytest
 
 if TYPE_CHECKING:
     from smartree import LLM
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread for everything but the demo model: on a busy machine threads that wait for each other cost tiny models
+    fifty times their own time. Leaves tests that never load torch alone."""
+    torch = sys.modules.get("torch")
+    if torch is None or request.node.get_closest_marker("demo"):
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +51,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """An empty folder in place of the user's cache folder."""
     monkeypatch.setenv("SMARTREE_CACHE", str(tmp_path / "cache"))
     yield tmp_path / "cache"
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps real step times out of the cost model, so that a hand-made profile decides alone and the trees are the same
+    on every machine and at every load."""
+    from smartree.cost.model import CostModel
+
+    monkeypatch.setattr(CostModel, "observe", lambda *passes: None)

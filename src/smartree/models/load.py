@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -104,10 +105,7 @@ def load_model(name: str, dtype: str = "auto", device: str = "auto") -> LoadedMo
     source = str(demo_folder()) if name == DEMO_NAME else name
     with quiet_transformers():
         config = _load_config(name, source)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=pick_dtype(dtype, config, where))
-        except (OSError, ValueError) as error:
-            raise InputError(f"Model {name!r} cannot be loaded: {_first_line(error)}") from error
+        model = _load_weights(name, source, pick_dtype(dtype, config, where))
         tokenizer = _load_tokenizer(source)
         torch.nn.Module.to(model, where)
         return prepare_model(model, tokenizer, name)
@@ -121,7 +119,13 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
     """
     model.eval()
     config = model.config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if not heads or getattr(config, "attention_chunk_size", None) or kinds - {"full_attention", "sliding_attention"}:
+        raise InputError(
+            f"{type(model).__name__} is not supported: it uses something besides softmax attention over the whole "
+            "prefix or a sliding window."
+        )
     shape = CacheShape(
         config.num_hidden_layers,
         getattr(config, "num_key_value_heads", None) or heads,
@@ -134,7 +138,7 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
         tokenizer=tokenizer,
         device=next(model.parameters()).device,
         dtype=next(model.parameters()).dtype,
-        window=int(getattr(config, "max_position_embeddings", None) or 2**20),
+        window=_window(config),
         vocab_size=int(config.vocab_size),
         eos_ids=_eos_ids(model, tokenizer),
         fingerprint=_fingerprint(config),
@@ -149,10 +153,28 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
     return loaded
 
 
+def _window(config: Any) -> int:
+    """Most positions of a request.
+
+    Rotations that depend on the longest position of a pass (dynamic and long RoPE) would make requests of a batch
+    depend on each other, so these models are kept within the window whose rotations are fixed.
+    """
+    positions = int(getattr(config, "max_position_embeddings", None) or 2**20)
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if isinstance(kind, dict)]
+    if any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds):
+        fixed = [kind.get("original_max_position_embeddings") for kind in kinds]
+        fixed.append(getattr(config, "original_max_position_embeddings", None))
+        positions = min([positions, *(int(one) for one in fixed if one)])
+    return positions
+
+
 def _load_config(name: str, source: str) -> Any:
     path = Path(source)
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(f"The folder {name!r} holds no config.json, so it is no Hugging Face model.")
+    if path.is_file():
+        raise InputError(f"{name!r} is a file; give the folder that holds the model's config.json.")
     if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise InputError(f"The folder {name!r} does not exist.")
     try:
@@ -164,6 +186,23 @@ def _load_config(name: str, source: str) -> Any:
             f"Model {name!r} is neither a folder here nor reachable on the Hugging Face hub; check the name and the "
             'network, or use "demo".'
         ) from error
+
+
+def _load_weights(name: str, source: str, dtype: torch.dtype) -> PreTrainedModel:
+    """The model itself; a checkpoint that does not fill it is refused, as transformers would only warn."""
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise InputError(f"Model {name!r} cannot be loaded: {_first_line(error)}") from error
+    model, report = loaded
+    lacking = sorted(str(key) for key in [*report["missing_keys"], *report["mismatched_keys"]])
+    if lacking:
+        raise InputError(
+            f"Model {name!r} cannot be loaded: its files lack {len(lacking)} of its weights or hold them in another "
+            f"size, {lacking[0]} first."
+        )
+    assert isinstance(model, PreTrainedModel)
+    return model
 
 
 def _load_tokenizer(source: str) -> PreTrainedTokenizerBase | None:

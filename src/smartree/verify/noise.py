@@ -47,7 +47,8 @@ class GumbelNoise:
             bits ^= _logical_shift(bits, shift)
             bits *= _signed(factor)
         bits ^= _logical_shift(bits, 31)
-        uniform = _logical_shift(bits, 11).to(torch.float64).add_(0.5).mul_(2.0**-53)
+        # 52 bits and a half: neither 0 nor 1, so the logarithms are finite.
+        uniform = _logical_shift(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52)
         return uniform.log_().neg_().log_().neg_()
 
 

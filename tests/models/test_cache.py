@@ -1,0 +1,83 @@
+"""The slot cache: rows go where they should, move in place, and survive growth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from smartree.models.cache import CacheShape, SlotCache
+
+SHAPE = CacheShape(layers=3, kv_heads=2, head_dim=4)
+
+
+def filled(slots: int = 3, rows: int = 10) -> SlotCache:
+    """Every number is different, so that a misplaced row shows."""
+    cache = SlotCache(SHAPE, slots, rows, torch.float64, torch.device("cpu"))
+    cache.data.copy_(torch.arange(cache.data.numel(), dtype=torch.float64).view(cache.data.shape))
+    return cache
+
+
+def test_a_fresh_cache_is_finite_everywhere() -> None:
+    # Masked rows enter the product with weight 0, and 0 * nan is nan.
+    cache = SlotCache(SHAPE, 2, 5, torch.bfloat16, torch.device("cpu"))
+    assert cache.data.shape == (3, 2, 2, 2, 5, 4)
+    assert torch.count_nonzero(cache.data) == 0
+
+
+def test_rows_are_written_where_the_index_says_and_nowhere_else() -> None:
+    cache = filled()
+    before = cache.data.clone()
+    index = cache.write_index(slots=[2, 0], starts=[3, 7], sizes=[2, 1])
+    keys, values = torch.randn(2, 1, 2, 3, 4, dtype=torch.float64)
+    cache.write(1, index, keys, values)
+    for which, new in ((0, keys), (1, values)):
+        written = cache.data[1, which]
+        assert torch.equal(written[2, :, 3:5], new[0, :, :2])
+        assert torch.equal(written[0, :, 7], new[0, :, 2])
+    before[1, :, 2, :, 3:5] = cache.data[1, :, 2, :, 3:5]
+    before[1, :, 0, :, 7] = cache.data[1, :, 0, :, 7]
+    assert torch.equal(cache.data, before)
+
+
+def test_requests_without_new_rows_are_left_out() -> None:
+    cache = filled()
+    index = cache.write_index(slots=[0, 1, 2], starts=[4, 5, 6], sizes=[1, 0, 2])
+    assert index.tolist() == [4, 46, 47, 14, 56, 57]  # 10 rows a head, 2 heads a slot
+
+
+@pytest.mark.parametrize("sources", [[3, 4, 5], [3, 5, 8], [4, 5, 6], [9], [5, 4, 3], []])
+def test_moved_rows_follow_each_other_from_the_start_given(sources: list[int]) -> None:
+    cache = filled()
+    before = cache.data.clone()
+    cache.move_rows(1, sources, 3)
+    end = 3 + len(sources)
+    assert torch.equal(cache.data[:, :, 1, :, 3:end], before[:, :, 1, :, sources])
+    assert torch.equal(cache.data[:, :, 1, :, :3], before[:, :, 1, :, :3])
+    assert torch.equal(cache.data[:, :, [0, 2]], before[:, :, [0, 2]])
+
+
+def test_a_copied_slot_keeps_its_first_rows() -> None:
+    cache = filled()
+    before = cache.data.clone()
+    cache.copy_slot(0, 2, 4)
+    assert torch.equal(cache.data[:, :, 2, :, :4], before[:, :, 0, :, :4])
+    assert torch.equal(cache.data[:, :, 2, :, 4:], before[:, :, 2, :, 4:])
+    assert torch.equal(cache.data[:, :, :2], before[:, :, :2])
+
+
+def test_growing_keeps_rows_and_views() -> None:
+    cache = filled(rows=10)
+    before = cache.data.clone()
+    cache.ensure_rows(8, 100)
+    assert cache.rows == 10  # large enough already
+    cache.ensure_rows(11, 100)
+    assert cache.rows == 20  # twice as many, so that growing stays rare
+    assert torch.equal(cache.data[..., :10, :], before)
+    assert torch.count_nonzero(cache.data[..., 10:, :]) == 0
+    keys = values = torch.ones(1, 2, 1, 4, dtype=torch.float64)
+    cache.write(2, cache.write_index([1], [15], [1]), keys, values)
+    assert torch.equal(cache.layer(2)[0][1, :, 15], torch.ones(2, 4, dtype=torch.float64))
+    cache.ensure_rows(21, 30)
+    assert cache.rows == 30  # no more than will ever be needed
+    cache.ensure_rows(40, 30)
+    assert cache.rows == 40  # but what is needed now counts more

@@ -1,0 +1,122 @@
+"""Replaced modules compute what the originals compute, and whatever they cannot reproduce stays."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from smartree.models.surgery import FusedRMSNorm, PrepackedLinear, fuse_norms, prepack_linears
+from tests.tiny import ARCHITECTURES, tiny_model
+
+MULTIPLIES_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+needs_bf16 = pytest.mark.skipif(not MULTIPLIES_BF16, reason="this CPU does not multiply bfloat16")
+
+
+def norm(kind: type[nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A norm with weights of the usual size: around 0 where they are added to 1, else around 1."""
+    made = kind(24, eps=1e-6)
+    with torch.no_grad():
+        noise = 0.3 * torch.randn(24, generator=torch.Generator().manual_seed(0))
+        made.weight.copy_(noise if kind.__name__.startswith("Gemma") else 1 + noise)
+    return made.to(dtype)
+
+
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, Qwen3RMSNorm, Gemma2RMSNorm, Gemma3RMSNorm])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_a_fused_norm_equals_the_original(kind: type[nn.Module], dtype: torch.dtype, tolerance: float) -> None:
+    holder = nn.ModuleDict({"one": norm(kind, dtype), "two": nn.Linear(3, 3)})
+    original = copy.deepcopy(holder["one"])
+    assert fuse_norms(holder) == 1
+    assert type(holder["one"]) is FusedRMSNorm
+    for scale in (1e-2, 1.0, 30.0):
+        states = (scale * torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1))).to(dtype)
+        with torch.no_grad():
+            expected, fused = original(states), holder["one"](states)
+        assert fused.dtype == expected.dtype
+        assert torch.allclose(fused, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_whole_model_keeps_its_logits(architecture: str) -> None:
+    model = tiny_model(architecture, peak=1.0, dtype=torch.float32)
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        expected = model(input_ids=tokens).logits
+        assert fuse_norms(model) >= 5
+        fused = model(input_ids=tokens).logits
+    assert torch.allclose(fused, expected, rtol=1e-5, atol=1e-5)
+
+
+class LogRMSNorm(LlamaRMSNorm):
+    """Named like an RMSNorm, and something else."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden_states) + 0.1
+
+
+class WeightlessRMSNorm(nn.Module):
+    eps = 1e-6
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states * torch.rsqrt(hidden_states.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+@pytest.mark.parametrize("other", [LogRMSNorm(24), WeightlessRMSNorm(), nn.LayerNorm(24)])
+def test_what_the_fused_kernel_does_not_reproduce_stays(other: nn.Module) -> None:
+    holder = nn.ModuleDict({"one": other})
+    assert fuse_norms(holder) == 0
+    assert holder["one"] is other
+
+
+@needs_bf16
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 8, 70])
+def test_a_prepacked_linear_equals_the_plain_one(bias: bool, rows: int) -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 130, bias=bias).to(torch.bfloat16)
+    states = torch.randn(1, rows, 96, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        packed = PrepackedLinear(plain)(states)
+        expected = linear(states, plain.weight, plain.bias)
+        exact = linear(states.double(), plain.weight.double(), plain.bias.double() if bias else None)
+    assert packed.shape == expected.shape
+    assert packed.dtype == torch.bfloat16
+    # Both round one exact product; neither may be further from it than a step of bfloat16.
+    step = torch.finfo(torch.bfloat16).eps * exact.abs().clamp_min(1.0)
+    assert torch.all((packed.double() - exact).abs() <= step)
+    assert torch.all((packed.double() - expected.double()).abs() <= step)
+
+
+@needs_bf16
+def test_only_plain_bfloat16_layers_are_prepacked() -> None:
+    class OwnLinear(nn.Linear):
+        pass
+
+    holder = nn.ModuleDict(
+        {
+            "plain": nn.Linear(8, 8).to(torch.bfloat16),
+            "single": nn.Linear(8, 8),
+            "own": OwnLinear(8, 8).to(torch.bfloat16),
+            "inner": nn.Sequential(nn.Linear(8, 8).to(torch.bfloat16)),
+        }
+    )
+    assert prepack_linears(holder) == 2
+    assert type(holder["plain"]) is PrepackedLinear
+    assert type(holder["single"]) is nn.Linear
+    assert type(holder["own"]) is OwnLinear
+    assert (holder["plain"].in_features, holder["plain"].out_features) == (8, 8)
+
+
+def test_a_cpu_without_bfloat16_keeps_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    holder = nn.ModuleDict({"plain": nn.Linear(8, 8).to(torch.bfloat16)})
+    assert prepack_linears(holder) == 0
+    assert type(holder["plain"]) is nn.Linear
