@@ -70,9 +70,7 @@ def tree_group(slots: Sequence[int], packed: PackedTrees) -> RowGroup:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_nodes_logits_are_those_of_its_own_path(
-    architecture: str, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_every_nodes_logits_are_those_of_its_own_path(architecture: str, dtype: torch.dtype, tolerance: float) -> None:
     model = loaded(architecture, dtype)
     draw = np.random.default_rng(0)
     for sizes in ([12, 0, 7, 12], [1, 9, 3, 5], [0, 0, 0, 0], [14, 2, 11, 8]):
@@ -136,16 +134,16 @@ def test_a_tree_fed_level_by_level_has_the_logits_of_one_fed_in_one_go(architect
     for depth in range(int(packed.depths.max()) + 1):
         level = np.flatnonzero(packed.depths == depth)
         sizes = np.bincount(request[level], minlength=4)
-        for row in level:
-            place[row] = counts[request[row]] + (np.flatnonzero(level == row)[0] - np.searchsorted(request[level], request[row]))
+        for index, row in enumerate(level.tolist()):
+            place[row] = counts[request[row]] + index - np.searchsorted(request[level], request[row])
         fed += level.tolist()
         columns = int((counts + sizes).max())
         mask = np.zeros((4, int(sizes.max()), columns), bool)
         column_depths = np.zeros((4, columns), np.int64)
         for row in fed:
             column_depths[request[row], place[row]] = packed.depths[row]
-        for row in level:
-            above = int(row)
+        for row in level.tolist():
+            above = row
             while above >= 0:
                 mask[request[row], place[row] - counts[request[row]], place[above]] = True
                 above = int(packed.parents[above])

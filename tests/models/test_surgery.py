@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,14 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from smartree.models.surgery import FusedRMSNorm, PrepackedLinear, fuse_norms, prepack_linears
+from smartree.models.surgery import FusedRMSNorm, PrepackedLinear, fuse_norms, merge_linears, prepack_linears
 from tests.tiny import ARCHITECTURES, tiny_model
 
 MULTIPLIES_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 needs_bf16 = pytest.mark.skipif(not MULTIPLIES_BF16, reason="this CPU does not multiply bfloat16")
 
 
-def norm(kind: type[nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
+def norm(kind: Any, dtype: torch.dtype = torch.float32) -> nn.Module:
     """A norm with weights of the usual size: around 0 where they are added to 1, else around 1."""
     made = kind(24, eps=1e-6)
     with torch.no_grad():
@@ -120,3 +121,40 @@ def test_a_cpu_without_bfloat16_keeps_its_layers(monkeypatch: pytest.MonkeyPatch
     holder = nn.ModuleDict({"plain": nn.Linear(8, 8).to(torch.bfloat16)})
     assert prepack_linears(holder) == 0
     assert type(holder["plain"]) is nn.Linear
+
+
+class Attention(torch.nn.Module):
+    """Three layers that read one input, one of them with a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q_proj, self.k_proj = torch.nn.Linear(8, 12, bias=False), torch.nn.Linear(8, 4)
+        self.v_proj = torch.nn.Linear(8, 4, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.q_proj(inputs), self.k_proj(inputs), self.v_proj(inputs)
+
+
+def test_merged_layers_give_what_each_gave() -> None:
+    model = Attention().double()
+    batches = [torch.randn(1, rows, 8, dtype=torch.float64) for rows in (1, 5, 1)]
+    expected = [model(inputs) for inputs in batches]
+    assert merge_linears(model) == 2
+    for inputs, wanted in zip(batches, expected, strict=True):
+        for _ in range(2):  # the same tensor again: nothing stale is handed out
+            for got, want in zip(model(inputs), wanted, strict=True):
+                torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+    # A layer asked alone, out of turn, or with another input than its siblings is still right.
+    torch.testing.assert_close(model.v_proj(batches[1]), expected[1][2], rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.q_proj(batches[0]), expected[0][0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.k_proj(batches[1]), expected[1][1], rtol=0, atol=1e-12)
+    # The weights are held once.
+    assert sum(weight.numel() for weight in model.parameters()) == 20 * 8 + 20
+
+
+def test_layers_that_are_no_plain_siblings_are_left_alone() -> None:
+    model = Attention()
+    model.k_proj = torch.nn.Linear(9, 4)
+    assert merge_linears(model) == 0
+    assert type(model.q_proj) is torch.nn.Linear

@@ -20,7 +20,7 @@ from smartree.errors import InputError
 from smartree.models.attention import ATTENTION_NAME, register_attention
 from smartree.models.cache import CacheShape
 from smartree.models.demo import DEMO_NAME, demo_folder
-from smartree.models.surgery import fuse_norms, prepack_linears
+from smartree.models.surgery import fuse_norms, merge_linears, prepack_linears
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,7 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
 
     check_packed_attention(loaded)
     fuse_norms(model)
+    merge_linears(model)
     if loaded.device.type == "cpu":
         prepack_linears(model)
     return loaded

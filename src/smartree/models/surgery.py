@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn.functional import rms_norm
@@ -37,6 +39,66 @@ class PrepackedLinear(nn.Module):
 
 
 _TYPICAL_ROWS = 8  # the row count that the layout is chosen for
+# Siblings that read the same input, by the names that Hugging Face models give them.
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+class MergedLinear(nn.Module):
+    """Sibling linear layers as one product; each sibling's place is taken by a `MergedPart`."""
+
+    def __init__(self, siblings: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        first = siblings[0]
+        self.sizes = [one.out_features for one in siblings]
+        has_bias = any(one.bias is not None for one in siblings)
+        with torch.device("meta"):
+            self.linear = nn.Linear(first.in_features, sum(self.sizes), bias=has_bias)
+        self.linear.weight = nn.Parameter(torch.cat([one.weight.detach() for one in siblings]), requires_grad=False)
+        if has_bias:
+            biases = [one.weight.new_zeros(one.out_features) if one.bias is None else one.bias for one in siblings]
+            self.linear.bias = nn.Parameter(torch.cat([bias.detach() for bias in biases]), requires_grad=False)
+        self._input: torch.Tensor | None = None
+        self._outputs: tuple[torch.Tensor, ...] = ()
+
+    def output(self, inputs: torch.Tensor, place: int) -> torch.Tensor:
+        """The output of one sibling. The first one asked pays for all; the last one frees them."""
+        if inputs is not self._input:
+            self._input = inputs
+            self._outputs = self.linear(inputs).split(self.sizes, dim=-1)
+        output = self._outputs[place]
+        if place == len(self.sizes) - 1:
+            self._input, self._outputs = None, ()
+        return output
+
+
+class MergedPart(nn.Module):
+    """One of the layers that a `MergedLinear` computes together."""
+
+    def __init__(self, merged: MergedLinear, place: int) -> None:
+        super().__init__()
+        self._merged = (merged,)  # a tuple hides it from the module tree, which must hold it once: the first part does
+        if place == 0:
+            self.merged = merged
+        self._place = place
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """inputs @ weight.T + bias of this layer."""
+        return self._merged[0].output(inputs, self._place)
+
+
+def merge_linears(model: nn.Module) -> int:
+    """Merges q/k/v and gate/up projections where they are plain linear layers; returns how many products are saved."""
+    saved = 0
+    for parent in list(model.modules()):
+        for names in _SIBLINGS:
+            found = [getattr(parent, name, None) for name in names]
+            siblings = [one for one in found if type(one) is nn.Linear]
+            if len(siblings) == len(names) and len({one.in_features for one in siblings}) == 1:
+                merged = MergedLinear(siblings)
+                for place, name in enumerate(names):
+                    setattr(parent, name, MergedPart(merged, place))
+                saved += len(names) - 1
+    return saved
 
 
 def fuse_norms(model: nn.Module) -> int:
