@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +13,13 @@ if TYPE_CHECKING:
     from smartree import LLM
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One thread for everything but the demo model: on a busy machine threads that wait for each other cost tiny models
-    fifty times their own time. Leaves tests that never load torch alone."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """One thread for every test that uses torch: on a machine with other work, threads that wait for each other take
+    twenty times as long as one that does not. Leaves tests that never load torch alone."""
     torch = sys.modules.get("torch")
-    if torch is None or request.node.get_closest_marker("demo"):
-        yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +41,10 @@ def demo_llm(demo_wheel: str) -> LLM:
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in place of the user's cache folder."""
     monkeypatch.setenv("SMARTREE_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ SLIDING = 6  # positions a sliding layer looks back: fewer than the tests' promp
 
 _LOCAL_AND_GLOBAL = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": SLIDING}
 _GEMMA = _LOCAL_AND_GLOBAL | {"query_pre_attn_scalar": 8}
-_ARCHITECTURES = {
+_ARCHITECTURES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8}),
@@ -122,7 +123,9 @@ def _profile(seconds: Callable[[int, int], float], levels: bool) -> Profile:
         for rows in (1, 2, 4, 8, 16, 32, 64)
     )
     costs = tuple(
-        DraftPoint(batch, batch * rows, 1e-4 * (1 + 0.01 * batch * rows)) for batch in (1, 2, 4, 8) for rows in (1, 4, 10)
+        DraftPoint(batch, batch * rows, 1e-4 * (1 + 0.01 * batch * rows))
+        for batch in (1, 2, 4, 8)
+        for rows in (1, 4, 10)
     )
     return Profile(None, points, DraftCost(levels=costs if levels else ()))
 

@@ -1,17 +1,73 @@
-"""The cost model hands the table's answers on."""
+"""The cost model hands the table's answers on, until the clock says otherwise."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from smartree.cost import CostModel, CostPoint, CostTable
 
+TABLE = CostTable([CostPoint(2, 2, 0, 1.0), CostPoint(2, 10, 0, 5.0)])
+
+
+def slowed(ratio: float, steps: int = 100) -> CostModel:
+    """A model whose clock takes `ratio` times what its table says, at every size."""
+    model = CostModel(TABLE)
+    for step in range(steps):
+        tokens = 2 + step % 9
+        model.observe(2, tokens, 0, ratio * float(TABLE.seconds(2, tokens, 0)))
+    return model
+
 
 def test_the_model_answers_what_the_table_measured() -> None:
-    table = CostTable([CostPoint(2, 2, 0, 1.0), CostPoint(2, 10, 0, 5.0)])
-    model = CostModel(table)
+    model = CostModel(TABLE)
     assert model.autoregressive(2, 0) == 1.0
     np.testing.assert_allclose(model.verify(2, np.array([2, 6, 10]), 0), [1.0, 3.0, 5.0])
     assert model.overhead == 0.0
     assert not model.draft.by_level
     assert model.draft.seconds_per_step == 0.0
+
+
+def test_what_the_clock_says_corrects_every_answer() -> None:
+    model = slowed(2.0)
+    assert model.autoregressive(2, 0) == pytest.approx(2.0, rel=0.02)
+    np.testing.assert_allclose(model.verify(2, np.array([2, 6, 10]), 0), [2.0, 6.0, 10.0], rtol=0.02)
+    assert float(model.verify(2, 6, 0)) == pytest.approx(6.0, rel=0.02)
+    assert float(model.table.seconds(2, 6, 0)) == 3.0  # the measurements stay what they are
+
+
+def test_answers_of_a_corrected_model_do_not_depend_on_what_was_asked_before() -> None:
+    fresh, used = slowed(0.5), slowed(0.5)
+    used.verify(2, 5, 0)
+    used.verify(4, 700, 640)
+    wanted = np.array([2, 9, 511, 512, 3000])
+    np.testing.assert_array_equal(used.verify(2, wanted, 0), fresh.verify(2, wanted, 0))
+    np.testing.assert_array_equal([float(used.verify(2, int(n), 0)) for n in wanted], fresh.verify(2, wanted, 0))
+
+
+def test_an_answer_follows_each_new_observation() -> None:
+    model = slowed(1.0)
+    before = model.autoregressive(2, 0)
+    for _ in range(20):
+        model.observe(2, 2, 0, 3.0)
+    assert model.autoregressive(2, 0) > 2 * before
+
+
+def test_contexts_are_answered_apart() -> None:
+    points = [CostPoint(1, n, context, 1.0 + context / 1000) for n in (1, 8) for context in (32, 1032)]
+    model = CostModel(CostTable(points))
+    for _ in range(50):
+        model.observe(1, 8, 32, 2 * float(model.table.seconds(1, 8, 32)))
+    short, long = model.autoregressive(1, 32), model.autoregressive(1, 1032)
+    assert (short, long) == pytest.approx((2 * 1.032, 2 * 2.032), rel=0.02)
+    assert model.autoregressive(1, 32) == short
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_times_that_are_none_teach_nothing(seconds: float) -> None:
+    model = CostModel(TABLE)
+    for _ in range(50):
+        model.observe(2, 6, 0, seconds)
+    model.observe(0, 0, 0, 1.0)
+    assert model.refinement.version == 0
+    assert model.autoregressive(2, 0) == 1.0

@@ -58,10 +58,9 @@ def test_a_folder_is_loaded_with_its_facts(folder: Path) -> None:
     assert (loaded.dtype, loaded.device.type) == (torch.float32, "cpu")
     assert not loaded.model.training
     assert any(isinstance(module, FusedRMSNorm) for module in loaded.model.modules())
-    weight = loaded.model.state_dict()["model.layers.1.self_attn.o_proj.weight"]
-    assert torch.equal(
-        weight, tiny_model("llama", dtype=torch.float32).state_dict()["model.layers.1.self_attn.o_proj.weight"]
-    )
+    weights, saved = loaded.model.state_dict(), tiny_model("llama", dtype=torch.float32).state_dict()
+    for name in ("model.embed_tokens.weight", "model.layers.1.self_attn.o_proj.weight", "lm_head.weight"):
+        assert torch.equal(weights[name], saved[name])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -55,7 +55,7 @@ def reference(seed: int, position: int, vocab: int) -> list[float]:
         return value ^ (value >> 31)
 
     key = mix(mix(seed) + golden * (position + 1))
-    uniforms = [((mix(key + golden * (entry + 1)) >> 11) + 0.5) * 2.0**-53 for entry in range(vocab)]
+    uniforms = [((mix(key + golden * (entry + 1)) >> 12) + 0.5) * 2.0**-52 for entry in range(vocab)]
     return [float(-np.log(-np.log(one))) for one in uniforms]
 
 

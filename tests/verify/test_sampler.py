@@ -106,7 +106,9 @@ def test_draws_name_their_rows_in_any_order_and_number() -> None:
     for params in (SamplingParams(), SamplingParams(temperature=1.0)):
         each = [sampler.draw(logits, [Draw(row, 3, params, 9)])[0] for row in range(4)]
         assert sampler.draw(logits, [Draw(row, 3, params, 9) for row in (2, 0)]) == [each[2], each[0]]
-        assert sampler.draw(logits, [Draw(row, 3, params, 9) for row in (3, 1, 0, 2)]) == [each[row] for row in (3, 1, 0, 2)]
+        assert sampler.draw(logits, [Draw(row, 3, params, 9) for row in (3, 1, 0, 2)]) == [
+            each[row] for row in (3, 1, 0, 2)
+        ]
         assert sampler.draw(logits, [Draw(1, 3, params, 9)] * 6) == [each[1]] * 6
 
 
@@ -120,7 +122,8 @@ def test_a_token_depends_on_its_own_seed_and_position_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("along", "params"), [*(("seeds", params) for params in FILTERS), ("positions", FILTERS[0]), ("positions", FILTERS[5])]
+    ("along", "params"),
+    [*(("seeds", params) for params in FILTERS), ("positions", FILTERS[0]), ("positions", FILTERS[5])],
 )
 def test_two_hundred_thousand_draws_follow_the_law(along: str, params: SamplingParams) -> None:
     count = 200_000

@@ -19,14 +19,16 @@ from smartree.cli.chat import chat
 from smartree.cli.demo import demo
 from smartree.cli.explain import explain
 from smartree.cli.generate import generate
+from smartree.cli.plan import plan
 from smartree.cli.profile import profile
+from smartree.cli.simulate import simulate
 from smartree.errors import InputError
 
 _BAD_INPUT, _FAILED, _INTERRUPTED = 2, 1, 130
 _ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for verb in (demo, profile, generate, chat, explain):
+for verb in (demo, profile, generate, chat, explain, plan, simulate):
     app.command()(verb)
 
 
@@ -85,7 +87,8 @@ def _ending(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, InputError):
         return _BAD_INPUT, str(error)
     if usage is not None:
-        return _BAD_INPUT, f"{str(usage()).rstrip('.')}; see `smartree --help`."
+        message = str(usage()).strip()
+        return _BAD_INPUT, f"{message}{'' if message[-1:] in '.?!' else '.'} See `smartree --help`."
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return _INTERRUPTED, "interrupted"
     if isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] in _ENGINE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +94,7 @@ class Conversation:
         self.turns = turns
         return tokens
 
-    def answer(self, tokens: list[int]) -> Iterator[str]:
+    def answer(self, tokens: list[int]) -> Generator[str]:
         """The pieces of an answer; whatever came of it becomes part of the conversation."""
         text = ""
         pieces = self.llm.stream(tokens, self._params)

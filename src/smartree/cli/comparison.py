@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from smartree.sampling_params import SamplingParams
 
 _WARM_UP_TOKENS = 4
+_CONTEXT = 128  # about half of a demo prompt and its output
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,39 @@ def differences(llm: LLM, prompts: Sequence[DemoPrompt], run: Run, plain: Run) -
         if margin is not None:
             found.append(Difference(prompt.id, *margin, near_tie(llm, margin[1])))
     return found
+
+
+def identical_in_float32(llm: LLM, prompts: Sequence[DemoPrompt], params: SamplingParams) -> int:
+    """How many prompts get the same tokens from policy smart as from none, in float32, where rounding decides nothing.
+
+    The trees are those of `llm`'s costs: what is compared is the output, not the speed.
+    """
+    from smartree.engine.llm import LLM
+    from smartree.policies.factory import make_policy
+
+    config = llm.config
+    precise = LLM(
+        config.model,
+        drafter=config.drafter,
+        policy="none",
+        dtype="float32",
+        device=config.device,
+        max_batch=min(len(prompts), config.max_batch),
+    )
+    tokens = [prompt.tokens for prompt in prompts]
+    plain = precise.generate(tokens, params)
+    smart = precise.generate(tokens, params, engine=precise.make_engine(make_policy("smart", llm.cost_model())))
+    return sum(a.token_ids == b.token_ids for a, b in zip(plain, smart, strict=True))
+
+
+def slowdown(llm: LLM, plain: Run) -> float:
+    """Seconds of plain decoding's passes over the profile's: far above 1, the machine does something else too."""
+    from smartree.cost.table import CostTable  # imports numpy: only when needed
+
+    assert llm.profile is not None  # policy smart has one
+    stats = plain.stats
+    usual = CostTable(llm.profile.verify).autoregressive(plain.batch, _CONTEXT)
+    return stats.compared_seconds / max(stats.compared_steps, 1) / usual
 
 
 def run_row(run: Run, plain: Run, changed: Sequence[Difference], prompts: Sequence[DemoPrompt]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from smartree.cost.table import CostPoint
 
 BEND = 1.5
 """A pass is past the bend once it costs this many plain steps."""
-LARGEST_RESIDUAL = 0.05
 _COLUMNS = 11  # as many as fit 80 characters
 
 
@@ -72,7 +71,7 @@ def _columns(rows: dict[int, list[CostPoint]]) -> list[int]:
 
 def fits_table(profile: Profile) -> Table:
     """Per batch size: the plain step, the bend, and the paper's curve with its residual."""
-    title = "The paper's curve: C(n) = gamma (exp(delta n^rho) - 1) + eta for n rows a request"
+    title = "The paper's curve for n rows a request: gamma (exp(delta n^rho) - 1) + eta"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("batch", "plain step ms", "bends at", "gamma ms", "delta", "rho", "eta ms", "residual"):
         table.add_column(name, justify="right")
@@ -89,18 +88,6 @@ def _fit_cells(fit: PowerExponential | None) -> list[str]:
         return ["", "", "", "", "too few points"]
     values = (1e3 * fit.gamma, fit.delta, fit.rho, 1e3 * fit.eta)
     return [*(f"{value:.3g}" for value in values), f"{fit.residual:.1%}"]
-
-
-def residual_warning(profile: Profile) -> str | None:
-    """A sentence if the paper's curve misses the measurements; None if it does not."""
-    fits = power_exponential_fits(profile.verify)
-    bad = [str(batch) for batch, fit in fits.items() if fit.residual > LARGEST_RESIDUAL]
-    if not bad:
-        return None
-    return (
-        f"Warning: the fitted curve misses the measurements by more than {LARGEST_RESIDUAL:.0%} at batch "
-        f"{', '.join(bad)}; policy smart is not touched by that, as it uses the measured table."
-    )
 
 
 def bend_sentence(profile: Profile) -> str:

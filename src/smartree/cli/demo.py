@@ -9,17 +9,28 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from smartree.cli import options
-from smartree.cli.comparison import DemoPrompt, Difference, Run, compare, differences, run_row, speedup_by_kind
+from smartree.cli.comparison import (
+    DemoPrompt,
+    Difference,
+    Run,
+    compare,
+    differences,
+    identical_in_float32,
+    run_row,
+    slowdown,
+    speedup_by_kind,
+)
 from smartree.cli.explain import token_text, traced
 from smartree.cli.header import run_header
 from smartree.cli.json_file import JsonFile
 from smartree.cli.loading import ModelSettings, load_llm
 from smartree.cli.prompts import of_text
-from smartree.cli.terminal import note, progress_bar, result_console
+from smartree.cli.terminal import note, progress_bar, result_console, shorten
 from smartree.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -30,6 +41,7 @@ if TYPE_CHECKING:
 
 _BATCHES, _POLICIES = (1, 4), ("none", "smart")
 _TREE_KIND, _TREE_NODES = "rewrite", 24
+_BUSY = 1.3  # passes this much slower than in the profile say that the machine does something else too
 
 
 def demo(
@@ -54,12 +66,13 @@ def demo(
             (run.batch, run.policy): differences(llm, prompts, run, plain) for plain, *rest in runs for run in rest
         }
         tree = _interesting_step(llm, prompts, params, runs, bar)
+        precise = _check_float32(llm, prompts, params, bar) if any(changed.values()) else None
     if not target.to_stdout:
-        _print_comparison(runs, prompts, max_tokens)
-        _print_identity(runs, changed)
+        _print_comparison(runs, prompts, max_tokens, slowdown(llm, runs[0][0]))
+        _print_identity(llm, runs, changed, precise)
         _print_tree(llm, tree)
     rows = [run_row(run, pair[0], changed.get((run.batch, run.policy), []), prompts) for pair in runs for run in pair]
-    target.write({"header": run_header(llm, params, policies=list(_POLICIES)), "rows": rows})
+    target.write({"header": run_header(llm, params, identical_in_float32=precise), "rows": rows})
     note(f"Done in {perf_counter() - begin:.0f} s. Next: smartree explain PROMPT, smartree chat, smartree --help")
 
 
@@ -112,19 +125,34 @@ def interest(step: StepTrace) -> tuple[bool, int, int]:
     return len(set(parents)) < len(parents) and accepted >= 3, accepted, len(step.nodes)
 
 
+def _check_float32(llm: LLM, prompts: Sequence[DemoPrompt], params: SamplingParams, bar: Progress) -> int | None:
+    """How many prompts get identical tokens in float32; None if that is the element type already."""
+    if llm.target.dtype.itemsize >= 4:
+        return None
+    task = bar.add_task("Checking tokens in float32", total=None)
+    try:
+        return identical_in_float32(llm, prompts, params)
+    finally:
+        bar.remove_task(task)
+
+
 def _print_profile(llm: LLM) -> None:
     from smartree.cli.curves import bend_sentence, measured_table
 
     assert llm.profile is not None  # policy smart needs one
     console = result_console()
     header = run_header(llm)
-    title = f"{header['model']} in {header['dtype']} on {header['device_name']}, {header['threads']} threads"
+    title = f"{header['model']} in {header['dtype']} on {header['device_name']}"
+    if header["threads"]:
+        title += f", {header['threads']} {'thread' if header['threads'] == 1 else 'threads'}"
     console.print(Text(title, style="bold"))
     console.print(measured_table(llm.profile))
-    console.print(Text(bend_sentence(llm.profile)))
+    console.print(Text(bend_sentence(llm.profile)), soft_wrap=True)
 
 
-def _print_comparison(runs: Sequence[Sequence[Run]], prompts: Sequence[DemoPrompt], max_tokens: int) -> None:
+def _print_comparison(
+    runs: Sequence[Sequence[Run]], prompts: Sequence[DemoPrompt], max_tokens: int, slower: float
+) -> None:
     title = f"{len(prompts)} prompts, up to {max_tokens} tokens each, temperature 0"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for name in ("batch", "policy", "tokens/s", "SR", "tau", "verified tokens a step"):
@@ -136,31 +164,38 @@ def _print_comparison(runs: Sequence[Sequence[Run]], prompts: Sequence[DemoPromp
             table.add_row(str(run.batch), run.policy, *cells)
     console = result_console()
     console.print("", table)
-    plain, smart = runs[0]
-    parts = [f"{kind} {ratio:.2f}" for kind, ratio in speedup_by_kind(smart, plain, prompts).items()]
-    console.print(Text(f"SR of smart by kind of prompt, batch 1: {', '.join(parts)}"))
+    if slower > _BUSY:
+        text = f"The machine was busy: steps took {slower:.1f} times as long as when it was profiled, so take the "
+        console.print(Text(f"{text}figures above with care.", style="yellow"), soft_wrap=True)
+    ratios = speedup_by_kind(runs[0][1], runs[0][0], prompts)
+    parts = [f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()]
+    console.print(Text(f"SR of smart by kind of prompt, batch 1: {', '.join(parts)}"), soft_wrap=True)
     console.print(Text("SR: tokens/s over those of none; tau: tokens a request gets per step.", style="dim"))
 
 
-def _print_identity(runs: Sequence[Sequence[Run]], changed: dict[tuple[int, str], list[Difference]]) -> None:
+def _print_identity(
+    llm: LLM, runs: Sequence[Sequence[Run]], changed: dict[tuple[int, str], list[Difference]], precise: int | None
+) -> None:
+    """Prints for how many prompts the tokens are those of plain decoding, and what it was where they are not."""
     console = result_console()
     console.print("")
+    total = len(runs[0][0].outputs)
     for (batch, _), found in changed.items():
-        total = len(runs[0][0].outputs)
-        style = "green" if all(d.near_tie for d in found) else "bold red"
-        console.print(Text(f"Batch {batch}: tokens identical: {total - len(found)} of {total} prompts", style=style))
-        for difference in found:
-            console.print(Text(f"  {_describe(difference)}"), soft_wrap=True)
-
-
-def _describe(difference: Difference) -> str:
-    place = f"{difference.id} differs from token {difference.index + 1} on"
-    if difference.gap != difference.gap:
-        return f"{place}: one output ends there. That is a fault; please report it."
-    gap = f"where the two tokens' logits are {difference.gap:.3g} apart"
-    if difference.near_tie:
-        return f"{place}, {gap}: a tie that rounding decides."
-    return f"{place}, {gap}: too far for rounding. That is a fault; please report it."
+        style = "green" if all(difference.near_tie for difference in found) else "bold red"
+        line = f"Batch {batch}: tokens identical: {total - len(found)} of {total} prompts"
+        console.print(Text(line, style=style), soft_wrap=True)
+        ties = [f"{d.id} at token {d.index + 1} ({d.gap:.3g})" for d in found if d.near_tie]
+        if ties:
+            dtype = str(llm.target.dtype).removeprefix("torch.")
+            text = f"{dtype} rounding decided between near-equal logits (their distance): {', '.join(ties)}"
+            console.print(Padding(Text(text, style="dim"), (0, 0, 0, 2)))
+        for d in found:
+            if not d.near_tie:
+                text = f"  {d.id} differs at token {d.index + 1}, logits {d.gap:.3g} apart: a fault; please report it."
+                console.print(Text(text, style="bold red"), soft_wrap=True)
+    if precise is not None:
+        line = f"In float32, where rounding decides nothing: tokens identical: {precise} of {total} prompts"
+        console.print(Text(line, style="green" if precise == total else "bold red"), soft_wrap=True)
 
 
 def _print_tree(llm: LLM, found: tuple[str, int, StepTrace] | None) -> None:
@@ -171,6 +206,7 @@ def _print_tree(llm: LLM, found: tuple[str, int, StepTrace] | None) -> None:
         console.print(Text("\nNothing was drafted, so there is no tree to show.", style="dim"))
         return
     text, number, step = found
-    console.print(Text(f"\nA tree, as `smartree explain` draws it, from: {' '.join(text.split())[:60]} ...", "bold"))
+    title = f"\nA tree, as `smartree explain` draws it, from: {shorten(text, 60)}"
+    console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(draw_step(step, number, lambda token: token_text(llm, token), _TREE_NODES))
-    console.print(legend())
+    console.print(legend(), soft_wrap=True)

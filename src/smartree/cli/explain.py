@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +31,7 @@ def explain(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; stdin if none is given.")] = None,
     raw: options.Raw = False,
     steps: Annotated[int, typer.Option("--steps", help="Most steps to draw.")] = 8,
-    nodes: Annotated[int, typer.Option("--nodes", help="Most nodes to draw in a step.")] = 24,
+    nodes: Annotated[int, typer.Option("--nodes", help="Most nodes to draw in a step.")] = 16,
     json: options.Json = None,
     model: options.Model = "demo",
     drafter: options.Drafter = "auto",
@@ -69,11 +69,16 @@ def traced(
 ) -> tuple[RequestOutput, list[StepTrace]]:
     """An output and what was decided in each of its decoding steps; `engine` is the model's own if not given."""
     engine = engine or llm.engine
-    engine.traces = []
+    traces: list[StepTrace] = []
+    engine.traces = traces
     try:
-        return llm.generate(tokens, params, engine=engine)[0], engine.traces
+        output = llm.generate(tokens, params, engine=engine)[0]
     finally:
         engine.traces = None
+    if traces:  # the walk of the last step may go on past the token that ended the request
+        left = len(output.token_ids) - 1 - sum(len(step.tokens) for step in traces[:-1])
+        traces[-1] = replace(traces[-1], tokens=traces[-1].tokens[:left])
+    return output, traces
 
 
 def token_text(llm: LLM, token: int) -> str:
@@ -86,7 +91,8 @@ def _print_steps(llm: LLM, traces: Sequence[StepTrace], most: int, nodes: int) -
     from smartree.cli.tree_drawing import draw_step, legend
 
     console = result_console()
-    console.print(legend(), "")
+    console.print(legend(), soft_wrap=True)
+    console.print()
     drawn, skipped = 0, []
     for number, step in enumerate(traces, 1):
         if not step.nodes:

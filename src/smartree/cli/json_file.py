@@ -37,7 +37,7 @@ class JsonFile:
         """Writes the data, if anybody asked for it; an interruption leaves an old file as it was."""
         if self.target is None:
             return
-        text = json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = _layout(_finite(data))
         if self.to_stdout:
             # Bytes, because a terminal's encoding may not know every character of a text.
             stream = getattr(sys.stdout, "buffer", None)
@@ -53,6 +53,15 @@ class JsonFile:
             path.write_bytes(_encoded(text))
             return
         _replace(path, _encoded(text))
+
+
+def _layout(data: Any) -> str:
+    """JSON that people can read too: of a file with rows, one row a line."""
+    if not (isinstance(data, dict) and data.keys() == {"header", "rows"}):
+        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    header = json.dumps(data["header"], indent=1, ensure_ascii=False)
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in data["rows"])
+    return f'{{"header": {header},\n"rows": [\n{rows}\n]}}\n'
 
 
 def _replace(path: Path, content: bytes) -> None:

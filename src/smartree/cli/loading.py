@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ def load_llm(settings: ModelSettings) -> LLM:
     """
     with progress_bar() as bar:
         task = bar.add_task(f"Loading {settings.model}", total=None)
+        # The hub writes a line for every try to reach it; the error that comes of it is said once, by us.
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
         from smartree.engine.llm import LLM  # imports torch, which takes seconds
 
         measuring = MeasuringProgress(bar)
@@ -66,10 +69,12 @@ class MeasuringProgress:
         self._task: Any = None
 
     def __call__(self, done: int, expected: int, *, replaces: Any = None) -> None:
-        """Takes passes done and passes expected; `replaces` is a task that is over now."""
+        """Takes passes done and passes expected; `replaces` is the task of loading, which is over now."""
         if self._task is None:
             if replaces is not None:
                 self._bar.remove_task(replaces)
-            self._bar.console.print("Measuring this machine once (about 10 s) ...", style="dim", soft_wrap=True)
+            once = "" if replaces is None else " once"
+            text = f"Measuring this machine{once} (about 10 s) ..."
+            self._bar.console.print(text, style="dim", soft_wrap=True)
             self._task = self._bar.add_task("Measuring", total=expected)
         self._bar.update(self._task, completed=done, total=expected)

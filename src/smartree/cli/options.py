@@ -19,7 +19,11 @@ Drafter = Annotated[
 ]
 Policy = Annotated[
     str,
-    typer.Option("--policy", help="What sizes the trees: smart, none, paper or eagle2.", rich_help_panel=_MODEL),
+    typer.Option(
+        "--policy",
+        help="What sizes the trees: smart, none, paper, eagle2, chain, static, opt-tree.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 Dtype = Annotated[
     str,

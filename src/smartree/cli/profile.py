@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +12,9 @@ from smartree.cli import options
 from smartree.cli.json_file import JsonFile
 from smartree.cli.loading import ModelSettings, load_llm, measure_profile
 from smartree.cli.terminal import note, result_console
-from smartree.cost.profile import Profile
+
+if TYPE_CHECKING:
+    from smartree.cost.profile import Profile
 
 
 def profile(
@@ -39,17 +42,17 @@ def profile(
 
 def print_profile(profile: Profile) -> None:
     """Prints the measured table, the curves, and where the device bends."""
-    from smartree.cli.curves import bend_sentence, fits_table, measured_table, residual_warning  # scipy, when needed
+    from smartree.cli.curves import bend_sentence, fits_table, measured_table
+    from smartree.cost.fits import fit_warnings  # imports scipy: only when needed
 
     console = result_console()
     console.print(measured_table(profile))
     console.print(fits_table(profile))
     if profile.draft.levels:
         console.print(_draft_table(profile))
-    warning = residual_warning(profile)
-    if warning is not None:
-        console.print(Text(warning, style="yellow"))
-    console.print(Text(bend_sentence(profile)))
+    for warning in fit_warnings(profile.verify):
+        console.print(Text(warning, style="yellow"), soft_wrap=True)
+    console.print(Text(bend_sentence(profile)), soft_wrap=True)
 
 
 def _draft_table(profile: Profile) -> Table:

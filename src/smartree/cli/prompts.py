@@ -104,7 +104,9 @@ def gather_prompts(arguments: Sequence[str], file: str | None, limit: int | None
     else:
         prompts = [] if sys.stdin.isatty() else _from_stdin()
     if not prompts:
-        raise InputError("There is no prompt: give one as an argument, a file with --prompts, or text on stdin.")
+        raise InputError(
+            "There is no prompt: give one as an argument or on stdin (generate also takes a file with --prompts)."
+        )
     return prompts[:limit]
 
 

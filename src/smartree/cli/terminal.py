@@ -5,8 +5,16 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+
+class _Count(MofNCompleteColumn):
+    """Done and total; nothing as long as nobody knows the total."""
+
+    def render(self, task: Task) -> Text:
+        """The column's text."""
+        return Text() if task.total is None else super().render(task)
 
 
 def result_console() -> Console:
@@ -31,14 +39,21 @@ def progress_bar(*, transient: bool = True) -> Progress:
         transient: remove it at the end. On something that is no terminal such a bar shows nothing at all, and one that
             stays shows its last state.
     """
+    console = note_console()
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
-        MofNCompleteColumn(),
+        _Count(),
         TimeElapsedColumn(),
     ]
     # A slow refresh: on a small machine drawing the bar takes time from the model.
-    return Progress(*columns, console=note_console(), transient=transient, refresh_per_second=4)
+    return Progress(
+        *columns,
+        console=console,
+        transient=transient,
+        refresh_per_second=4,
+        disable=transient and not console.is_terminal,
+    )
 
 
 def shorten(text: str, width: int = 72) -> str:

@@ -33,13 +33,12 @@ def legend() -> Text:
     text = Text("Legend: ", style="dim")
     text.append("✓ verified, accepted", style=_ACCEPTED[1]).append("   ")
     text.append("✗ verified, rejected", style=_REJECTED[1]).append("   ")
-    text.append("· drafted, not worth verifying", style=_UNVERIFIED[1])
-    text.append(
-        "\np: chance of the node if its parent is accepted; path: of the node and all above it. Nodes without a fork "
-        "stand below each other.",
-        style="dim",
+    text.append("· drafted, not verified", style=_UNVERIFIED[1])
+    notes = (
+        "p: chance that a node is accepted if its parent is; path: that it and all above it are.",
+        "Nodes stand below each other until the tree forks.",
     )
-    return text
+    return text.append("".join(f"\n{note}" for note in notes), style="dim")
 
 
 def draw_step(step: StepTrace, number: int, token_text: TokenText, limit: int) -> RenderableType:

@@ -10,6 +10,7 @@ from smartree.cost.refinement import Refinement
 from smartree.cost.table import CostTable
 
 Floats = NDArray[np.float64]
+_MOST_CURVES = 64  # kept at a time; one step asks for one or two
 
 
 class CostModel:
@@ -34,10 +35,10 @@ class CostModel:
         key = (batch, context // 64)
         version, curve = self._curves.get(key, (-1, np.empty(0)))
         if version != self.refinement.version or len(curve) < size:
-            rows = np.arange(size)
-            corrected = self.table.seconds(batch, rows, context) * self.refinement.factors(batch, rows.astype(float))
-            curve = np.maximum.accumulate(corrected)
-            self._curves = {key: (self.refinement.version, curve)}
+            curve = self.refinement.correct(batch, self.table.seconds(batch, np.arange(size), context))
+            if len(self._curves) >= _MOST_CURVES:
+                self._curves.clear()
+            self._curves[key] = (self.refinement.version, curve)
         return np.asarray(curve[wanted])
 
     def autoregressive(self, batch: int, context: int) -> float:
@@ -46,5 +47,5 @@ class CostModel:
 
     def observe(self, batch: int, tokens: int, context: int, seconds: float) -> None:
         """Learns from the measured seconds of a pass of `tokens` rows."""
-        if batch > 0 and seconds > 0:
+        if batch > 0 and 0 < seconds < np.inf:
             self.refinement.observe(batch, tokens, float(self.table.seconds(batch, tokens, context)), seconds)

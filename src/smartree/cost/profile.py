@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from smartree.cost.draft import DraftCost, level_points
-from smartree.cost.fits import power_exponential_fits
+from smartree.cost.fits import curve_fits
 from smartree.cost.key import ProfileKey
 from smartree.cost.model import CostModel
 from smartree.cost.table import CostPoint, CostTable
@@ -52,7 +53,7 @@ class Profile:
                 {"batch": p.batch, "tokens": p.tokens, "context": p.context, "seconds": p.seconds} for p in self.verify
             ],
             "draft": draft,
-            "fits": {str(batch): fit.to_json() for batch, fit in power_exponential_fits(self.verify).items()},
+            "fits": {str(batch): fit.to_json() for batch, fit in curve_fits(self.verify, self.draft).items()},
             "seconds": self.seconds,
         }
 
@@ -76,7 +77,7 @@ class Profile:
                 points.append(point)
         key = ProfileKey.from_json(data["key"]) if data.get("key") else None
         seconds = data.get("seconds", 0.0)
-        if not isinstance(seconds, int | float):
+        if not isinstance(seconds, int | float) or not math.isfinite(seconds):
             raise InputError('The cost profile\'s "seconds" must be a number.')
         return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds))
 

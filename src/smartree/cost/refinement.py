@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,29 +13,57 @@ _LARGEST_SURPRISE = 0.3  # a step that took e^0.3 times the prediction counts as
 _SIZES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.float64)
 
 
-class Refinement:
-    """A factor on the table's predictions: the clock's scale, times a correction by batch and rows.
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A timed pass: its batch, the place of its size in _SIZES, and log(measured / what the table says)."""
 
-    Everything is kept as logarithms of measured over predicted. The scale follows slowly; if the median of the last
-    `window` steps is off by more than `jump`, the clock has changed (power cap, other load) and the scale jumps there.
-    Corrections by size are shrunk towards 1, so that a few noisy steps move nothing.
+    batch: int
+    place: int
+    log_ratio: float
+
+
+class _Local:
+    """Corrections of one batch by size: running means of what the scale leaves unexplained, and how much is known."""
+
+    __slots__ = ("counts", "means")
+
+    def __init__(self) -> None:
+        self.means, self.counts = np.zeros(len(_SIZES)), np.zeros(len(_SIZES))
+
+
+class Refinement:
+    """A factor on the table's predictions: the clock's scale, times a correction by batch and size.
+
+    Everything is kept as logarithms of measured over predicted. The last `window` passes are only watched: if three
+    quarters of them are off by more than `jump` to the same side, the clock has changed (power cap, other load), and
+    the scale jumps by their median. A pass that leaves the window in peace is learned from, so a change of the clock
+    is never taken for an error of one size. Corrections by size are shrunk towards 1, so that a few noisy steps move
+    nothing, and fade where nothing is seen any more.
     """
 
     def __init__(
-        self, *, rate: float = 0.02, window: int = 16, jump: float = 0.1, local_rate: float = 0.05, strength: float = 10
+        self,
+        *,
+        rate: float = 0.02,
+        window: int = 16,
+        jump: float = 0.1,
+        local_rate: float = 0.03,
+        strength: float = 5.0,
+        memory: float = 1000.0,
     ) -> None:
         """Args:
-        rate: share of a step's surprise that moves the scale.
-        window: steps whose median is watched for drift.
+        rate: share of a step's surprise that moves the scale; more right after a jump.
+        window: passes that are watched for drift.
         jump: logarithm of the ratio that counts as drift.
-        local_rate: share of a step's surprise that moves the correction of its size.
+        local_rate: smallest share of a step's surprise that moves the correction of its size.
         strength: steps at a size that count as "no correction".
+        memory: steps of a batch over which the correction of a size that does not come up fades.
         """
-        self._rate, self._jump, self._local_rate, self._strength = rate, jump, local_rate, strength
-        self._log_scale = 0.0
-        self._recent: deque[float] = deque(maxlen=window)
-        self._means: dict[int, Floats] = {}
-        self._counts: dict[int, Floats] = {}
+        self._rate, self._window, self._jump = rate, window, jump
+        self._local_rate, self._strength, self._keep = local_rate, strength, 1 - 1 / memory
+        self._log_scale, self._scale_count = 0.0, 1 / rate
+        self._recent: deque[_Pass] = deque()
+        self._locals: dict[int, _Local] = {}
         self.version = 0
 
     @property
@@ -51,27 +80,59 @@ class Refinement:
             predicted: what the table alone says, seconds.
             seconds: what the clock says.
         """
-        surprise = float(np.log(seconds / predicted)) - self._log_scale
-        self._recent.append(surprise)
-        self.version += 1
-        median = float(np.median(self._recent))
-        if len(self._recent) == self._recent.maxlen and abs(median) > self._jump:
-            self._log_scale += median
-            self._recent.clear()
-            return
-        clipped = float(np.clip(surprise, -_LARGEST_SURPRISE, _LARGEST_SURPRISE))
-        self._log_scale += self._rate * clipped
-        means = self._means.setdefault(batch, np.zeros(len(_SIZES)))
-        counts = self._counts.setdefault(batch, np.zeros(len(_SIZES)))
         place = int(np.argmin(np.abs(np.log(_SIZES / rows))))
-        counts[place] = min(counts[place] + 1, 1 / self._local_rate)
-        means[place] += (clipped - means[place]) / counts[place]
+        self._recent.append(_Pass(batch, place, float(np.log(seconds / predicted))))
+        if len(self._recent) < self._window:
+            return
+        surprises = sorted(self._surprise(seen) for seen in self._recent)
+        quarter = self._window // 4
+        if surprises[quarter] > self._jump or surprises[-1 - quarter] < -self._jump:
+            self._log_scale += surprises[self._window // 2]
+            self._scale_count = float(quarter)  # known from a few passes: let the next ones settle it
+            for _ in range(self._window // 2):  # of the clock that was
+                self._recent.popleft()
+        else:
+            self._learn(self._recent.popleft())
+        self.version += 1
 
-    def factors(self, batch: int, rows: Floats) -> Floats:
-        """What to multiply the table's seconds with, for passes of `rows` rows each."""
-        if batch not in self._means:
-            return np.full(len(rows), self.scale)
-        counts = self._counts[batch]
-        shrunk = self._means[batch] * counts / (counts + self._strength)
-        local = np.interp(np.log(np.maximum(rows, 1.0)), np.log(_SIZES), shrunk)
-        return np.asarray(np.exp(self._log_scale + local))
+    def _surprise(self, seen: _Pass) -> float:
+        """Logarithm of measured over predicted, all corrections included."""
+        off, local = seen.log_ratio - self._log_scale, self._locals.get(seen.batch)
+        if local is None:
+            return off
+        count = float(local.counts[seen.place])
+        return off - float(local.means[seen.place]) * count / (count + self._strength)
+
+    def _learn(self, seen: _Pass) -> None:
+        """The scale follows the mean over all sizes, a correction what is left of its own size."""
+        local = self._locals.setdefault(seen.batch, _Local())
+        usual = float(local.means[seen.place])
+        surprise = seen.log_ratio - self._log_scale - usual
+        off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
+        self._scale_count = min(self._scale_count + 1, 1 / self._rate)
+        self._log_scale += off / self._scale_count
+        local.counts *= self._keep
+        local.counts[seen.place] += 1
+        share = max(1 / local.counts[seen.place], self._local_rate)
+        local.means[seen.place] += share * (off - usual)
+
+    def correct(self, batch: int, seconds: Floats) -> Floats:
+        """The table's seconds as the clock has them, nondecreasing.
+
+        Args:
+            batch: requests of the passes.
+            seconds: [n] what the table says of 0, 1, ... n - 1 rows.
+        """
+        local = self._locals.get(batch)
+        if local is None:
+            return seconds * self.scale
+        from scipy.optimize import isotonic_regression  # slow to import, and only needed here
+
+        known = len(seconds) > _SIZES
+        sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], local.counts[known]
+        means = local.means[known] * counts / (counts + self._strength)
+        # A size that was seen bounds its neighbours that were not.
+        logs = np.log(isotonic_regression(table * np.exp(means), weights=counts + 1e-3).x / table)
+        rows = np.maximum(np.arange(len(seconds)), 1.0)
+        factors = np.exp(self._log_scale + np.interp(np.log(rows), np.log(sizes), logs))
+        return np.asarray(np.maximum.accumulate(seconds * factors))

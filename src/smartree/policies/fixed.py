@@ -22,8 +22,8 @@ ORACLE_GRID: tuple[TreeSize, ...] = tuple(
     TreeSize(depth, top_k, nodes)
     for depth in (1, 2, 3, 4, 5, 6, 8)
     for top_k in (1, 2, 4, 10)
-    for nodes in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 59)
-    if depth <= nodes and nodes <= top_k * depth * (1 if top_k == 1 else 8)
+    for nodes in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 59)
+    if depth <= nodes <= top_k + (depth - 1) * top_k**2  # as many as the beam proposes
 )
 
 

@@ -25,7 +25,7 @@ class OptTreePolicy(BasePolicy):
         """Raises:
         InputError: a size is below 1 or the threshold is negative.
         """
-        if nodes < 1 or max_depth < 1 or threshold < 0:
+        if nodes < 1 or max_depth < 1 or not threshold >= 0:
             raise InputError(
                 f"opt-tree needs positive nodes and max_depth and a threshold of 0 or more; got {nodes}, {max_depth}, "
                 f"{threshold}."

@@ -10,9 +10,10 @@ import numpy as np
 
 from smartree.cost.model import CostModel
 from smartree.errors import InputError
-from smartree.policies.base import Policy, StepState
+from smartree.policies.base import Policy, StepState, top_per_group
 from smartree.policies.factory import make_policy
 from smartree.policies.scan import scan
+from smartree.policies.smart import SmartOptions
 from smartree.tree.draft_tree import DraftTree, forest_of
 from smartree.tree.forest import Candidates, Forest, Ints
 
@@ -56,6 +57,8 @@ def parse_pools(data: Any) -> list[DraftTree]:
     for index, request in enumerate(requests):
         try:
             parents, probabilities = request["parents"], request["probabilities"]
+            if not (isinstance(parents, list) and isinstance(probabilities, list)):
+                raise TypeError
             if any(type(parent) is not int for parent in parents):
                 raise InputError("every parent must be a whole number.")
             if any(type(value) not in (int, float) for value in probabilities):
@@ -105,11 +108,12 @@ def plan(
 
 def _best_levels(pool: Forest, cost: CostModel, price: float | None, context: int) -> tuple[Ints, int]:
     """The best number of levels and the nodes to verify; ties go to fewer levels."""
-    batch = pool.batch
+    batch, most = pool.batch, SmartOptions().max_nodes
     best_value, best = -np.inf, (np.empty(0, np.int64), 0)
     order = pool.best_first()
     for levels in range(int(pool.depth.max(initial=0)) + 1):
         drafted = order[pool.depth[order] <= levels]
+        drafted = drafted[top_per_group(pool.request[drafted], pool.path[drafted], most)]
         verify = cost.verify(batch, batch + np.arange(len(drafted) + 1), context)
         seconds = verify + cost.overhead + _draft_seconds(pool, cost, levels)
         choice = scan(pool.path[drafted], seconds, batch, price)

@@ -33,7 +33,9 @@ class StaticPolicy(BasePolicy):
         """
         paths = {tuple(path) for path in shape}
         orphan = next((path for path in sorted(paths) if len(path) > 1 and path[:-1] not in paths), None)
-        if not paths or () in paths or orphan is not None:
+        if not paths or () in paths:
+            raise InputError("static needs a shape of at least one path, and no path may be empty.")
+        if orphan is not None:
             raise InputError(f"static needs a shape in which every path's parent is a path too; {orphan} has none.")
         super().__init__(cost, max_depth=max(len(path) for path in paths))
         self._shape = paths

@@ -1,0 +1,238 @@
+"""Online refinement: a clock that changes is followed, noise is not, and sizes that the table has wrong are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartree.cost import CostModel, CostPoint, CostTable
+from smartree.cost.refinement import Refinement
+
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
+SEEDS = range(8)
+CLEAN, NOISY = (0.0, 0.0), (0.1, 0.03)  # log-normal noise; share of steps that take five times as long
+
+
+def roofline(rows: int) -> float:
+    """10 ms up to 16 rows, then in proportion."""
+    return 10e-3 * max(1.0, rows / 16)
+
+
+def measured(batches: Sequence[int] = (1, 4)) -> CostModel:
+    sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+    return CostModel(CostTable([CostPoint(b, n, 0, roofline(n)) for b in batches for n in sizes if n >= b]))
+
+
+def predicted(model: CostModel, batch: int, rows: int) -> float:
+    return float(model.verify(batch, rows, 0))
+
+
+def live(
+    model: CostModel,
+    truth: Callable[[int], float],
+    steps: int,
+    sizes: Sequence[int] = SIZES,
+    noise: tuple[float, float] = CLEAN,
+    seed: int = 0,
+    batch: int = 1,
+) -> list[float]:
+    """Lets steps of random sizes go by; the relative error of each prediction made just before its step."""
+    random, errors = np.random.default_rng(seed), []
+    for _ in range(steps):
+        rows = int(random.choice(sizes))
+        errors.append(abs(predicted(model, batch, rows) / truth(rows) - 1))
+        slow = 5.0 if random.random() < noise[1] else 1.0
+        model.observe(batch, rows, 0, truth(rows) * slow * float(np.exp(noise[0] * random.normal())))
+    return errors
+
+
+def scaled(ratio: float) -> Callable[[int], float]:
+    return lambda rows: ratio * roofline(rows)
+
+
+# --- the clock ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.7, 0.2, 5.0])
+@pytest.mark.parametrize("sizes", [(9,), (1, 8), SIZES], ids=["one size", "two sizes", "many sizes"])
+def test_a_scaled_clock_is_followed_within_50_steps_to_within_5_percent(ratio: float, sizes: Sequence[int]) -> None:
+    model = measured()
+    live(model, roofline, 200, sizes)
+    errors = live(model, scaled(ratio), 100, sizes, seed=1)
+    assert max(errors[50:]) < 0.05
+    # The clock changed for all sizes and batches, those not seen included.
+    assert all(abs(predicted(model, b, n) / (ratio * roofline(n)) - 1) < 0.05 for b in (1, 4) for n in (5, 20, 90))
+    assert model.refinement.scale == pytest.approx(ratio, rel=0.05)
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.7])
+@pytest.mark.parametrize("sizes", [(9,), SIZES], ids=["one size", "many sizes"])
+def test_a_scaled_clock_is_followed_through_noise_and_outliers(ratio: float, sizes: Sequence[int]) -> None:
+    after = []
+    for seed in SEEDS:
+        model = measured()
+        live(model, roofline, 200, sizes, NOISY, seed)
+        errors = live(model, scaled(ratio), 100, sizes, NOISY, seed + 100)
+        after.append(errors[50:])
+        assert np.mean(errors[50:]) < 0.05
+        assert model.refinement.scale == pytest.approx(ratio, rel=0.06)
+    assert np.mean(after) < 0.03
+    assert np.mean(np.array(after)[:, 0]) < 0.05  # at the 50th step
+
+
+def test_two_changes_soon_after_each_other_are_followed() -> None:
+    model = measured()
+    for ratio in (0.6, 1.0, 1.7, 0.6):
+        assert max(live(model, scaled(ratio), 60)[50:]) < 0.05
+
+
+def test_a_change_too_small_to_be_drift_is_followed_slowly() -> None:
+    model = measured()
+    live(model, roofline, 100)
+    errors = live(model, scaled(1.08), 300)
+    assert np.mean(errors[200:]) < 0.01
+    assert model.refinement.scale == pytest.approx(1.08, abs=0.02)
+
+
+def test_a_slow_spell_of_a_few_steps_is_no_new_clock() -> None:
+    # Three quarters of a window must agree before the clock is said to have changed.
+    model = measured()
+    live(model, roofline, 100)
+    for _ in range(10):
+        model.observe(1, 8, 0, 3 * roofline(8))
+    live(model, roofline, 16, seed=1)
+    assert model.refinement.scale == pytest.approx(1.0, abs=0.1)
+    assert np.mean(live(model, roofline, 100, seed=2)) < 0.05
+    assert np.mean(live(model, roofline, 200, seed=3)) < 0.02
+
+
+# --- noise -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [(0.1, 0.0), NOISY], ids=["noise", "noise and outliers"])
+@pytest.mark.parametrize("sizes", [(9,), (1, 8), SIZES], ids=["one size", "two sizes", "many sizes"])
+def test_without_a_change_noise_moves_predictions_by_less_than_3_percent(
+    noise: tuple[float, float], sizes: Sequence[int]
+) -> None:
+    means = []
+    for seed in SEEDS:
+        model = measured()
+        errors = live(model, roofline, 400, sizes, noise, seed)
+        means.append(np.mean(errors))
+        assert max(errors) < 0.15  # and no jump by mistake
+    assert np.mean(means) < 0.02
+    assert max(means) < 0.03
+
+
+def test_a_table_that_is_right_is_left_alone() -> None:
+    model = measured()
+    assert max(live(model, roofline, 300)) < 1e-9
+
+
+def test_nothing_is_learned_from_less_than_a_window() -> None:
+    refinement = Refinement(window=16)
+    for _ in range(15):
+        refinement.observe(1, 8, 1.0, 2.0)
+    assert (refinement.version, refinement.scale) == (0, 1.0)
+    refinement.observe(1, 8, 1.0, 2.0)
+    assert refinement.version == 1
+    assert refinement.scale == pytest.approx(2.0)
+
+
+def test_one_step_that_hangs_costs_little() -> None:
+    model = measured()
+    live(model, roofline, 100)
+    model.observe(1, 8, 0, 1e6)
+    live(model, roofline, 20, seed=1)
+    assert predicted(model, 1, 8) == pytest.approx(roofline(8), rel=0.03)
+
+
+# --- sizes -------------------------------------------------------------------------------------------------------
+
+
+def steeper(rows: int) -> float:
+    """What the table does not know: 30% more from 5 rows on."""
+    return roofline(rows) * (1.3 if rows > 4 else 1.0)
+
+
+@pytest.mark.parametrize("noise", [CLEAN, NOISY], ids=["clean", "noisy"])
+def test_an_error_that_depends_on_the_size_is_learned(noise: tuple[float, float]) -> None:
+    before, after = [], []
+    for seed in SEEDS:
+        model = measured()
+        errors = live(model, steeper, 500, SIZES, noise, seed)
+        before.append(np.mean(errors[:16]))
+        after.append(np.mean(errors[300:]))
+        assert predicted(model, 1, 24) / predicted(model, 1, 2) == pytest.approx(1.3 * 1.5, rel=0.1)
+    assert np.mean(before) > 0.15
+    assert np.mean(after) < 0.04
+
+
+def test_a_table_that_is_far_too_dear_at_a_size_is_corrected_there_and_below() -> None:
+    # 64 rows were measured in a bad moment: 80 ms. They take 40, so what is smaller cannot take more.
+    points = [CostPoint(1, n, 0, 10e-3) for n in (1, 2, 4, 8, 16)] + [CostPoint(1, 48, 0, 70e-3)]
+    model = CostModel(CostTable([*points, CostPoint(1, 64, 0, 80e-3), CostPoint(1, 128, 0, 90e-3)]))
+    live(model, lambda rows: 40e-3 if rows == 64 else 10e-3, 400, (1, 2, 4, 8, 64))
+    assert predicted(model, 1, 64) == pytest.approx(40e-3, rel=0.05)
+    assert predicted(model, 1, 48) <= predicted(model, 1, 64)
+    assert predicted(model, 1, 128) >= predicted(model, 1, 64)
+    assert predicted(model, 1, 4) == pytest.approx(10e-3, rel=0.05)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 200), st.floats(0.05, 20.0)), min_size=16, max_size=80
+    )
+)
+@settings(deadline=None, max_examples=60)
+def test_predictions_never_fall_with_the_rows_and_stay_positive_whatever_was_seen(
+    seen: list[tuple[int, int, float]],
+) -> None:
+    model = measured()
+    for batch, more, ratio in seen:
+        model.observe(batch, batch + more, 0, ratio * roofline(batch + more))
+    for batch in (1, 2, 4, 8):
+        curve = model.verify(batch, np.arange(batch, 600), 0)
+        assert np.all(np.isfinite(curve))
+        assert np.all(np.diff(curve) >= 0)
+        assert curve[0] > 0
+
+
+def test_noise_does_not_lift_a_plateau() -> None:
+    # Sizes that differ by chance only must be averaged; taking the highest of them so far would favour small trees.
+    lifts = []
+    for seed in SEEDS:
+        model = measured()
+        live(model, roofline, 400, (1, 2, 3, 4, 6, 8, 12, 16), (0.1, 0.0), seed)
+        lifts.append(predicted(model, 1, 16) / roofline(16) - 1)
+    assert abs(np.mean(lifts)) < 0.015
+
+
+def test_one_batch_touches_another_by_the_scale_only() -> None:
+    model = measured()
+    live(model, steeper, 400, batch=4, sizes=(4, 8, 16, 32))
+    scale = model.refinement.scale
+    assert predicted(model, 4, 16) / predicted(model, 4, 4) == pytest.approx(1.3, rel=0.05)
+    for rows in (1, 5, 16, 40):
+        assert predicted(model, 1, rows) == pytest.approx(scale * roofline(rows))
+
+
+def test_a_correction_is_forgotten_once_the_table_is_right_again() -> None:
+    model = measured()
+    live(model, steeper, 400)
+    assert predicted(model, 1, 24) / predicted(model, 1, 2) > 1.2 * 1.5
+    live(model, roofline, 1000, seed=1)
+    assert np.mean(live(model, roofline, 100, seed=2)) < 0.02
+
+
+def test_a_correction_of_a_size_that_comes_up_no_more_fades() -> None:
+    model = measured()
+    live(model, steeper, 400)
+    ratio = predicted(model, 1, 32) / predicted(model, 1, 2)
+    assert ratio > 1.2 * 2
+    live(model, roofline, 5000, sizes=(1, 2, 4))
+    assert predicted(model, 1, 32) / predicted(model, 1, 2) == pytest.approx(2.0, rel=0.08)

@@ -1,0 +1,51 @@
+"""What a step teaches: accepted, rejected, and unobserved nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smartree.engine.learning import observed_nodes
+from smartree.tree import DraftTree, Forest, forest_of, pack
+from smartree.verify.walk import Walk, walk
+
+
+def taught(forest: Forest, selected: list[int], says: list[list[int]]) -> dict[int, bool]:
+    """Forest ids of the observed nodes, and whether each was right, for a target that says says[request][depth]."""
+    packed = pack(forest, np.array(selected, np.int64))
+    walks: list[Walk] = walk(
+        packed, lambda requests, rows: [says[i][packed.depths[row]] for i, row in zip(requests, rows, strict=True)]
+    )
+    nodes, accepted = observed_nodes(forest, packed, walks)
+    return dict(zip(nodes.tolist(), accepted.tolist(), strict=True))
+
+
+def test_children_of_accepted_nodes_are_observed_and_no_others() -> None:
+    # root(0) - 1:token 5 - 3:token 7 - 5:token 9
+    #         `- 2:token 6 - 4:token 8
+    forest = forest_of([DraftTree.of([-1, -1, 0, 1, 2], [0.5] * 5, [5, 6, 7, 8, 9])])
+    assert taught(forest, [1, 2, 3, 4, 5], [[5, 7, 1, 0]]) == {1: True, 2: False, 3: True, 5: False}
+    assert taught(forest, [1, 2, 3, 4, 5], [[6, 1, 0, 0]]) == {1: False, 2: True, 4: False}
+    assert taught(forest, [1, 2, 3, 4, 5], [[1, 0, 0, 0]]) == {1: False, 2: False}
+    assert taught(forest, [1, 2, 3, 4, 5], [[5, 7, 9, 3]]) == {1: True, 2: False, 3: True, 5: True}
+
+
+def test_nodes_that_were_drafted_but_not_verified_are_observed_through_the_bonus_token() -> None:
+    forest = forest_of([DraftTree.of([-1, -1, 0, 1, 2], [0.5] * 5, [5, 6, 7, 8, 9])])
+    # Only node 1 is verified; the target goes on with 7 after it, as node 3 said.
+    assert taught(forest, [1], [[5, 7, 9, 0]]) == {1: True, 2: False, 3: True}
+    assert taught(forest, [], [[6, 0, 0, 0]]) == {1: False, 2: True}
+
+
+def test_every_request_has_its_own_truth() -> None:
+    tree = DraftTree.of([-1, 0], [0.5] * 2, [5, 7])
+    forest = forest_of([tree, DraftTree.of([], []), tree])
+    first, second = (np.flatnonzero((forest.request == request) & (forest.depth > 0)).tolist() for request in (0, 2))
+    assert taught(forest, [*first, *second], [[5, 7, 1], [3], [7, 5, 1]]) == {
+        first[0]: True,
+        first[1]: True,
+        second[0]: False,
+    }
+
+
+def test_nothing_drafted_nothing_learned() -> None:
+    assert taught(forest_of([DraftTree.of([], [])]), [], [[1]]) == {}
