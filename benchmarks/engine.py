@@ -85,24 +85,24 @@ def against_transformers(llm: LLM, prompts: list[dict[str, str]], repeats: int) 
     for batch in BATCHES:
         texts = [prompts[index % len(prompts)]["text"] for index in range(batch)]
 
-        def ours(texts: list[str] = texts) -> None:
-            llm.generate(texts, params, engine=plain)
+        def ours(texts: list[str] = texts) -> int:
+            return sum(len(output.token_ids) for output in llm.generate(texts, params, engine=plain))
 
-        def theirs(texts: list[str] = texts) -> None:
+        def theirs(texts: list[str] = texts) -> int:
             inputs = tokenizer(texts, return_tensors="pt", padding=True)
             settings = {"max_new_tokens": MAX_TOKENS, "min_new_tokens": MAX_TOKENS, "do_sample": False}
             with torch.inference_mode():
-                model.generate(**inputs, **settings, pad_token_id=tokenizer.pad_token_id)
+                outputs = model.generate(**inputs, **settings, pad_token_id=tokenizer.pad_token_id)
+            return int(outputs.shape[0] * (outputs.shape[1] - inputs["input_ids"].shape[1]))
 
-        times = alternate({"smartree": ours, "transformers": theirs}, repeats)
-        tokens = batch * MAX_TOKENS
+        rates = alternate({"smartree": ours, "transformers": theirs}, repeats)
         rows.append(
             {
                 "comparison": "none / transformers generate",
                 "batch": batch,
-                "tokens_per_second": round(tokens / median(times["smartree"]), 1),
-                "transformers_tokens_per_second": round(tokens / median(times["transformers"]), 1),
-                "ratio": round(median(t / o for t, o in zip(times["transformers"], times["smartree"], strict=True)), 3),
+                "tokens_per_second": round(median(rates["smartree"]), 1),
+                "transformers_tokens_per_second": round(median(rates["transformers"]), 1),
+                "ratio": round(median(o / t for t, o in zip(rates["transformers"], rates["smartree"], strict=True)), 3),
             }
         )
         print(rows[-1], file=sys.stderr)
@@ -129,16 +129,16 @@ def compare(llm: LLM, batch: int, calls: list[list[str]], repeats: int) -> dict[
     engines = {policy: llm.make_engine(policy, max_batch=batch) for policy in ("none", "smart")}
     tokens: dict[str, list[list[int]]] = {}
 
-    def decode(policy: str) -> None:
+    def decode(policy: str) -> int:
         outputs = [llm.generate(call, params, engine=engines[policy]) for call in calls]
         tokens[policy] = [output.token_ids for call in outputs for output in call]
+        return sum(len(ids) for ids in tokens[policy])
 
-    times = alternate({policy: partial(decode, policy) for policy in engines}, repeats)
+    rates = alternate({policy: partial(decode, policy) for policy in engines}, repeats)
     smart = engines["smart"].stats
-    count = sum(len(ids) for ids in tokens["smart"])
     return {
-        "tokens_per_second": round(count / median(times["smart"]), 1),
-        "speedup": round(median(n / s for n, s in zip(times["none"], times["smart"], strict=True)), 3),
+        "tokens_per_second": round(median(rates["smart"]), 1),
+        "speedup": round(median(s / n for n, s in zip(rates["none"], rates["smart"], strict=True)), 3),
         "tau": round(smart.tau, 3),
         "verified_tokens_per_step": round(smart.verified_rows / max(smart.decode_steps, 1), 2),
         "bookkeeping_share": round(smart.bookkeeping_seconds / smart.seconds, 4),
@@ -149,16 +149,19 @@ def compare(llm: LLM, batch: int, calls: list[list[str]], repeats: int) -> dict[
     }
 
 
-def alternate(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each run, one warm-up, then in turn."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
+def alternate(runs: dict[str, Callable[[], int]], repeats: int) -> dict[str, list[float]]:
+    """Tokens per second of each run, one warm-up, then in turn; a run returns the tokens it decoded.
+
+    Rounding in bfloat16 can end a text earlier under another policy, so seconds alone would compare different work.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
             begin = perf_counter()
-            run()
+            tokens = run()
             if repeat:
-                times[name].append(perf_counter() - begin)
-    return times
+                rates[name].append(tokens / (perf_counter() - begin))
+    return rates
 
 
 if __name__ == "__main__":

@@ -124,6 +124,20 @@ def test_a_step_without_commit_is_read_again() -> None:
     assert list(again.values()) == pytest.approx(list(fresh.values()), rel=1e-6)
 
 
+@pytest.mark.parametrize("missed", [1, 70])
+def test_what_was_decoded_without_drafting_is_caught_up_with(missed: int) -> None:
+    drafter = a_drafter("gemma2")
+    texts = [Text(index, list(prompt)) for index, prompt in enumerate(PROMPTS[:3])]
+    grow_all(drafter, texts, levels=2, width=2)
+    for text, count in zip(texts, (1, missed, 3), strict=True):  # every step commits something
+        text.tokens += random_prompts([count], seed=text.id)[0]
+    again = grow_all(drafter, texts, levels=3, width=2)
+    for index, text in enumerate(texts):
+        fresh = branches(grow_all(a_drafter("gemma2"), [Text(0, list(text.tokens))], levels=3, width=2))
+        assert list(branches(again, index)) == list(fresh)
+        assert list(branches(again, index).values()) == pytest.approx(list(fresh.values()), rel=1e-5)
+
+
 def test_a_frontier_may_leave_requests_out() -> None:
     texts = [Text(index, prompt) for index, prompt in enumerate(PROMPTS)]
     drafter, whole = a_drafter(), grow_all(a_drafter(), texts, levels=2)

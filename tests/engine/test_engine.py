@@ -154,6 +154,22 @@ def test_after_every_step_the_draft_models_cache_is_that_of_the_plain_prefix(lla
     assert drafter.runner.seating.rows_in_use() == 0
 
 
+@pytest.mark.parametrize("drafter", ["branching", "itself"])
+def test_outputs_that_outgrow_the_first_cache_rows(drafter: str) -> None:
+    target = prepare_model(tiny_model("gemma3", window=2048), None, "target")
+    prompts = random_prompts([490, 505, 3])
+    params = SamplingParams(max_tokens=40)
+    told = truth(target, prompts, params)
+    proposals: Drafter = ScriptedDrafter(told.branching)
+    if drafter == "itself":
+        itself = prepare_model(tiny_model("gemma3", window=2048), None, "itself")
+        proposals = ModelDrafter(itself, 97, 3, 2048, top_k=2)
+    how = policy("smart", flat_profile(levels=drafter == "itself"))
+    requests = decode(target, proposals, how, prompts, params, prefill_tokens=300)
+    assert [one.output for one in requests] == plain(target, prompts, params)
+    assert sum(one.stats.accepted for one in requests) > 60
+
+
 # Acceptance
 
 

@@ -120,6 +120,15 @@ def test_outputs_vary_with_the_seed_and_unseeded_ones_every_time(llm: LLM) -> No
     assert len(cold) == 1
 
 
+def test_an_output_goes_on_as_before_from_any_of_its_tokens(llm: LLM) -> None:
+    # The noise belongs to the position, not to the step: what was cut off comes again.
+    (whole,) = llm.generate(TEXTS[2], SamplingParams(max_tokens=12, temperature=1.0, seed=8, ignore_eos=True))
+    for cut in (1, 5, 11):
+        params = SamplingParams(max_tokens=12 - cut, temperature=1.0, seed=8, ignore_eos=True)
+        (rest,) = llm.generate(whole.prompt_token_ids + whole.token_ids[:cut], params)
+        assert rest.token_ids == whole.token_ids[cut:]
+
+
 def test_different_temperatures_share_a_batch(llm: LLM) -> None:
     params = [
         SamplingParams(max_tokens=10, temperature=one, seed=4, top_p=p) for one, p in ((0, 1), (1, 0.9), (0, 1), (2, 1))
@@ -259,6 +268,17 @@ def test_a_stream_left_alone_gives_its_place_back(llm: LLM) -> None:
     assert llm.engine.unfinished == 1
     assert isinstance(stream, Generator)
     stream.close()
+    assert_empty(llm)
+
+
+def test_a_stream_and_a_call_share_an_engine(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=30)
+    whole = "".join(llm.stream(TEXTS[0], params))
+    stream = llm.stream(TEXTS[0], params)
+    start = next(stream)
+    (other,) = llm.generate(TEXTS[1], params)
+    assert start + "".join(stream) == whole
+    assert other.token_ids == llm.generate(TEXTS[1], params)[0].token_ids
     assert_empty(llm)
 
 

@@ -49,6 +49,17 @@ def test_a_sliding_window_counts_positions_not_rows() -> None:
     assert np.flatnonzero(visible[1, 1]).tolist() == [1, 2, 3]
 
 
+def test_a_deep_node_is_far_from_its_ancestors_however_near_their_rows_are() -> None:
+    # root - 1, 2, 3; below 3 the chain 4 - 5: row 3 is one row before row 4, and two positions before row 5.
+    mask = np.zeros((1, 6, 6), bool)
+    for row, sees in enumerate(([0], [0, 1], [0, 2], [0, 3], [0, 3, 4], [0, 3, 4, 5])):
+        mask[0, row, sees] = True
+    group = RowGroup([0], np.array([5]), np.array([5]), np.array([6]), np.array([0, 1, 1, 1, 2, 3]), mask)
+    assert np.flatnonzero(seen(group, window=2)[0, 5]).tolist() == [9, 10]
+    assert np.flatnonzero(seen(group, window=3)[0, 5]).tolist() == [8, 9, 10]
+    assert np.flatnonzero(seen(group, window=4)[0, 5]).tolist() == [5, 8, 9, 10]
+
+
 def test_heads_that_share_keys_are_folded_over_the_rows() -> None:
     group = two_trees()
     one = group.bias(1, 0, torch.float32, torch.device("cpu"))

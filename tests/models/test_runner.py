@@ -28,8 +28,9 @@ def loaded(architecture: str, dtype: torch.dtype = torch.float64) -> LoadedModel
 
 
 def random_tree(draw: np.random.Generator, size: int) -> DraftTree:
-    """Any shape: deep chains, wide levels, and rows that lie far from their parents."""
-    parents = [int(draw.integers(-1, node)) if node else -1 for node in range(size)]
+    """Any shape: wide levels, rows that lie far from their parents, and paths longer than the sliding window."""
+    straight = draw.random()
+    parents = [node - 1 if draw.random() < straight else int(draw.integers(-1, node)) for node in range(size)]
     return DraftTree.of(parents, [0.5] * size, draw.integers(0, VOCAB, size).tolist())
 
 
@@ -73,7 +74,7 @@ def tree_group(slots: Sequence[int], packed: PackedTrees) -> RowGroup:
 def test_every_nodes_logits_are_those_of_its_own_path(architecture: str, dtype: torch.dtype, tolerance: float) -> None:
     model = loaded(architecture, dtype)
     draw = np.random.default_rng(0)
-    for sizes in ([12, 0, 7, 12], [1, 9, 3, 5], [0, 0, 0, 0], [14, 2, 11, 8]):
+    for sizes in ([12, 0, 7, 12], [1, 9, 3, 5], [0, 0, 0, 0], [14, 2, 11, 8], [16, 16, 16, 16], [16, 9, 16, 16]):
         runner = ModelRunner(model, 4, WINDOW)
         prefill(runner, range(4))
         packed = random_forest(draw, sizes)

@@ -34,7 +34,9 @@ def theirs(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 @pytest.mark.parametrize("vocab", [4, 97, 5000])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (3, 1.0), (0, 0.3), (0, 0.95), (50, 0.9), (4000, 0.999)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(0, 1.0), (3, 1.0), (0, 1e-6), (0, 0.3), (0, 0.95), (50, 0.9), (4000, 0.999)]
+)
 @pytest.mark.parametrize("spread", [0.1, 3.0])
 def test_filters_keep_what_those_of_transformers_keep(
     vocab: int, temperature: float, top_k: int, top_p: float, spread: float
@@ -88,6 +90,13 @@ def test_temperature_zero_is_the_best_token_whatever_the_filters() -> None:
     mixed = sampler.draw(logits, [Draw(row, 7, greedy if row % 2 else warm, row) for row in range(5)])
     assert mixed[1::2] == alone[1::2]
     assert mixed[::2] != alone[::2]
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-8, 1e-40])
+def test_a_temperature_near_zero_is_nearly_the_best_token(temperature: float) -> None:
+    logits = 20 * torch.randn(50, 97, generator=torch.Generator().manual_seed(3))
+    draws = [Draw(row, 7, SamplingParams(temperature=temperature, top_p=0.9), row) for row in range(50)]
+    assert Sampler(97, CPU).draw(logits, draws) == logits.argmax(-1).tolist()
 
 
 def test_the_first_of_equal_best_tokens_is_taken_alone_and_beside_sampled_rows() -> None:

@@ -100,7 +100,7 @@ class ModelDrafter:
         order = long + short
         ends = np.cumsum([len(tokens) for _, _, tokens in order]) - 1
         tokens = np.array([token for _, _, tokens in order for token in tokens], np.int64)
-        logits = self.runner.forward(groups, tokens, ends)
+        logits = self.runner.forward(groups, self._known(tokens), ends)
         for root, cached, new in order:
             seating.cached[self._requests[root].id] = cached + len(new)
         place = {root: row for row, (root, _, _) in enumerate(order)}
@@ -117,8 +117,12 @@ class ModelDrafter:
         group = RowGroup(
             list(range(len(self._requests))), base, base + counts, sizes, forest.depth[ordered] - 1, mask, column_depths
         )
-        logits = self.runner.forward([group], forest.token[ordered])
+        logits = self.runner.forward([group], self._known(forest.token[ordered]))
         return logits[np.argsort(order)]
+
+    def _known(self, tokens: Ints) -> Ints:
+        """Tokens as the draft model may read them: padding of the target's vocabulary becomes token 0."""
+        return np.where(tokens < self.loaded.vocab_size, tokens, 0)
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
         """The engine calibrates; a fixed model learns nothing."""

@@ -200,8 +200,9 @@ class Engine:
             self.runner.commit(request.id, [row + shift for row in (starts[index], *walked.rows)])
             taken = request.accept(walked.tokens, self.window)
             self.stats.tokens += taken
-            verified_depth = self._observed_depth(packed, starts[index], sizes[index], walked)
-            request.stats.add_step(int(drafted[index]), verified_depth, sizes[index] - 1, len(walked.rows), taken)
+            verified_depth = min(self._observed_depth(packed, starts[index], sizes[index], walked), taken)
+            accepted = min(len(walked.rows), taken)  # what lies beyond the end of a request does not count
+            request.stats.add_step(int(drafted[index]), verified_depth, sizes[index] - 1, accepted, taken)
             self._leave_if_finished(request)
         return plan.decoding
 

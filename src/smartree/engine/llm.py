@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,8 @@ class LLM:
         else:
             self.drafter = drafter
         self.profile = stored
+        if isinstance(profile, str | Path) and self.profile is not None and self.profile.key is None:
+            raise InputError(f"The cost profile {profile} names no setup; measure this one with `smartree profile`.")
         if stored is not None and stored.key is not None:
             stored.key.require(profile_key(self.target, self.drafter))
         elif stored is None and isinstance(policy, str) and policy in NEED_COST:
@@ -166,6 +170,11 @@ class LLM:
         text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
         return str(text)
 
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation; the template writes the special tokens itself."""
+        text = self.apply_chat_template(messages)
+        return list(self._tokenizer()(text, add_special_tokens=False)["input_ids"])
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -214,13 +223,15 @@ class LLM:
         """Answers conversations, each a list of {"role", "content"} messages; one alone is fine."""
         single = bool(conversations) and isinstance(conversations[0], Mapping)
         each: Any = [conversations] if single else conversations
-        return self.generate([self.apply_chat_template(messages) for messages in each], params)
+        outputs = self.generate([self.encode_chat(messages) for messages in each], params)
+        texts = [self.apply_chat_template(messages) for messages in each]
+        return [replace(output, prompt=text) for output, text in zip(outputs, texts, strict=True)]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """The text of one output, piece by piece as it is decoded."""
         params = params or SamplingParams()
-        request = self.engine.add(self.encode(prompt), params)
         text = TextStream(self._tokenizer())
+        request = self.engine.add(self.encode(prompt), params)
         held = max((len(stop) for stop in params.stop), default=1) - 1
         shown = pushed = 0
         try:
@@ -272,6 +283,8 @@ def _name(thing: object) -> str:
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many, as a list of prompts."""
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    first = None if isinstance(prompts, str) or len(prompts) == 0 else prompts[0]
+    # Token ids may come as a list, a numpy array or a tensor, whose elements have no dimension.
+    if isinstance(prompts, str) or isinstance(first, Integral) or getattr(first, "ndim", None) == 0:
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
