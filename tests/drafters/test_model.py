@@ -152,6 +152,20 @@ def test_a_frontier_may_leave_requests_out() -> None:
         assert list(mine.values()) == pytest.approx([every[path] for path in mine], rel=1e-5)
 
 
+def test_a_frontier_may_come_in_any_order() -> None:
+    texts = [Text(index, prompt) for index, prompt in enumerate(PROMPTS)]
+    drafter, ordered = a_drafter(), grow_all(a_drafter(), texts, levels=3)
+    forest = Forest(np.array([text.tokens[-1] for text in texts]))
+    drafter.begin(texts, forest)
+    frontier = np.array([2, 0, 3, 1])
+    for _ in range(3):
+        frontier = np.random.default_rng(0).permutation(forest.append(drafter.expand(forest, frontier)))
+    for index in range(4):
+        mine, expected = branches(forest, index), branches(ordered, index)
+        assert set(mine) == set(expected)
+        assert list(mine.values()) == pytest.approx([expected[path] for path in mine], rel=1e-5)
+
+
 def test_proposals_stay_inside_the_targets_vocabulary() -> None:
     drafter = ModelDrafter(loaded(vocab=128), VOCAB, slots=1, window=200)
     forest = grow_all(drafter, [Text(0, list(PROMPTS[3]))], levels=3, width=8)

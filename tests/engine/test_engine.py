@@ -150,6 +150,10 @@ def test_after_every_step_the_draft_models_cache_is_that_of_the_plain_prefix(lla
         engine.step()
         assert_cache_is_plain(engine.runner, llama, requests)
         compared += assert_cache_is_plain(drafter.runner, draft_model, requests)
+        for one in requests:
+            rows = drafter.runner.seating.cached.get(one.id)
+            if rows and one.stats.steps:  # accepted rows are kept: what is new is the bonus token and a leaf at most
+                assert rows >= len(one.tokens) - 2
     assert compared > 100
     assert drafter.runner.seating.rows_in_use() == 0
 
@@ -204,6 +208,8 @@ def test_a_drafter_that_is_always_wrong_changes_nothing_and_accepts_nothing(llam
         assert one.stats.verified > 12
         assert one.stats.tau == 1
         assert one.stats.steps == 11
+        # Put to the test in every step that had room for a node, and below the first rejection never.
+        assert (one.stats.observed_by_depth, one.stats.accepted_by_depth) == ([10], [0])
 
 
 def test_a_first_token_that_is_always_wrong_is_never_committed(llama: LoadedModel) -> None:
@@ -500,7 +506,8 @@ def test_on_random_text_lookup_switches_itself_off_where_rows_are_dear_and_goes_
     steep = verified_per_step(target, steep_profile(), NgramDrafter(), prompts)
     assert max(steep[1:]) < 0.1
     flat = verified_per_step(target, flat_profile(), NgramDrafter(), prompts)
-    assert min(flat) > 0.3
+    assert min(flat[1:]) > 0.2  # as often as there is something to look up
+    assert sum(flat) > 20 * sum(steep[1:])
 
 
 def test_a_drafter_that_turns_useless_is_dropped_within_a_bounded_number_of_steps(llama: LoadedModel) -> None:

@@ -195,10 +195,8 @@ def _draw(folder: Path, setups: Sequence[Setup], rows: Sequence[Row]) -> None:
         save(f"speedup-{name}", draw_speedups, chosen)
         save(f"size-{name}", draw_sizes, chosen)
     for model in dict.fromkeys(setup.model for setup in setups):
-        own = [setup for setup in setups if setup.model == model and any(row.device == setup.device for row in rows)]
-        smallest = min(row.batch for row in rows)
-        costs = {setup.device: setup.cost(smallest) for setup in own}
-        save(f"bend-{_file_name(model)}", draw_bend, costs, own[0].context)
+        own = [setup for setup in setups if setup.model == model]
+        save(f"bend-{_file_name(model)}", draw_bend, {setup.device: setup.bend() for setup in own}, f"{model}, a pass")
     note(f"Pictures are in {folder}.")
 
 

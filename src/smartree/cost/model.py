@@ -11,6 +11,7 @@ from smartree.cost.table import CostTable
 
 Floats = NDArray[np.float64]
 _MOST_CURVES = 64  # kept at a time; one step asks for one or two
+_PASSES_PER_CURVE = 4
 
 
 class CostModel:
@@ -24,7 +25,7 @@ class CostModel:
         """
         self.table, self.draft, self.overhead = table, draft or DraftCost(), overhead
         self.refinement = Refinement()
-        self._curves: dict[tuple[int, int], tuple[int, Floats]] = {}
+        self._curves: dict[tuple[int, int], tuple[tuple[int, int], Floats]] = {}
 
     def verify(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:
         """C_verify: seconds of passes of `batch` requests carrying `tokens` rows in all, nondecreasing in tokens."""
@@ -33,12 +34,14 @@ class CostModel:
         wanted = np.asarray(tokens)
         size = max(512, int(wanted.max(initial=0)) + 1)
         key = (batch, context // 64)
-        version, curve = self._curves.get(key, (-1, np.empty(0)))
-        if version != self.refinement.version or len(curve) < size:
+        # Corrections move slowly: a curve is good for some passes, unless the clock has changed.
+        now = (self.refinement.version // _PASSES_PER_CURVE, self.refinement.jumps)
+        known, curve = self._curves.get(key, ((-1, -1), np.empty(0)))
+        if known != now or len(curve) < size:
             curve = self.refinement.correct(batch, self.table.seconds(batch, np.arange(size), context))
             if len(self._curves) >= _MOST_CURVES:
                 self._curves.clear()
-            self._curves[key] = (self.refinement.version, curve)
+            self._curves[key] = (now, curve)
         return np.asarray(curve[wanted])
 
     def autoregressive(self, batch: int, context: int) -> float:

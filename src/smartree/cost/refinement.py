@@ -65,6 +65,7 @@ class Refinement:
         self._recent: deque[_Pass] = deque()
         self._locals: dict[int, _Local] = {}
         self.version = 0
+        self.jumps = 0
 
     @property
     def scale(self) -> float:
@@ -87,6 +88,7 @@ class Refinement:
         surprises = sorted(self._surprise(seen) for seen in self._recent)
         quarter = self._window // 4
         if surprises[quarter] > self._jump or surprises[-1 - quarter] < -self._jump:
+            self.jumps += 1
             self._log_scale += surprises[self._window // 2]
             self._scale_count = float(quarter)  # known from a few passes: let the next ones settle it
             for _ in range(self._window // 2):  # of the clock that was

@@ -25,6 +25,7 @@ class SmartOptions:
         max_depth: most levels.
         max_nodes: most nodes verified for one request (the paper's hard cap).
         width: most nodes of one request expanded in a level.
+        least_path: path probability below which a node is not expanded.
         explore_share: share of all time that may be spent on looking again at what does not seem to pay.
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
@@ -36,6 +37,7 @@ class SmartOptions:
     max_depth: int = 16
     max_nodes: int = 300
     width: int = 10
+    least_path: float = 0.01
     explore_share: float = 0.005
     explore_nodes: int = 4
     use_price: bool = True
@@ -65,6 +67,7 @@ class SmartPolicy(BasePolicy):
         self.options = options or SmartOptions()
         super().__init__(cost, self.options.max_depth)
         self._model = cost
+        self._drafting_costs = cost.draft.by_level or cost.draft.seconds_per_step > 0
         self._running_price = Price()
         self._growth = Growth()
         self._explore_budget = 0.0
@@ -104,14 +107,15 @@ class SmartPolicy(BasePolicy):
                 return False
             self._explore_budget -= seconds
         self._draft_seconds += seconds
-        self._expanded.append(frontier)
+        if self._drafting_costs:  # free levels are always wanted: nothing to learn
+            self._expanded.append(frontier)
         return True
 
     def grow(self, forest: Forest, candidates: Candidates) -> Ints:
         """Records every candidate; expands those whose descendants can still be worth a draft row."""
         nodes = forest.append(candidates)
         frontier = self.within_limits(forest, nodes)
-        if self._model.draft.by_level or self._model.draft.seconds_per_step > 0:
+        if self._drafting_costs:
             self._choice = self._scan(forest)[1]
         return self._worth_a_row(forest, frontier)
 
@@ -208,6 +212,7 @@ class SmartPolicy(BasePolicy):
         if self._model.draft.by_level:
             narrow, wide = (self._level_seconds(1, batch * rows) for rows in (1, 1 + width))
             nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
+        nodes = nodes[forest.path[nodes] >= self.options.least_path]
         if len(nodes) <= width:
             return nodes
         return nodes[top_per_group(forest.request[nodes], forest.path[nodes], width)]

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from smartree.cost import CostModel
 from smartree.simulate.sweep import Row
+from smartree.tree.forest import Floats, Ints
 
-SIZE = (6.4, 4.0)
+SIZE = (7.2, 4.0)
 """Inches; at 120 dots an inch a README shows it unscaled."""
 DOTS_PER_INCH = 120
 
@@ -27,7 +27,7 @@ _STYLES = {
     "opt-tree": ("#56B4E9", "x", "--", 1.4),
     "none": ("#777777", "", "-", 1.0),
 }
-_LABELS = {"oracle": "best fixed tree (hindsight)", "none": "plain decoding"}
+_LABELS = {"oracle": "best fixed tree\n(hindsight)", "none": "plain decoding"}
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
@@ -44,38 +44,44 @@ def draw_sizes(figure: Any, rows: Sequence[Row]) -> None:
     """Verified tokens per request over batch size, a line per policy; the rows are of one device and model."""
     axes = _lines(figure, rows, lambda row: row.verified_tokens / row.batch)
     axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(_plain)
     axes.set_ylabel("verified tokens per request and step")
     axes.set_title(f"Tree size by batch: {rows[0].model} on {rows[0].device}, simulated", fontsize=10)
     _legend(axes)
 
 
-def draw_bend(figure: Any, costs: dict[str, CostModel], context: int, bend: float = 1.5, most: int = 1024) -> None:
-    """Milliseconds of a target pass over verified tokens, and where each device bends, at batch 1.
+def draw_bend(figure: Any, curves: dict[str, tuple[Ints, Floats]], title: str, bend: float = 1.5) -> None:
+    """Milliseconds of a target pass over verified tokens, and where each device bends.
 
     Args:
         figure: to draw on.
-        costs: by the name of the device.
-        context: cached tokens per request.
+        curves: verified tokens and seconds of passes, by the name of the device; the plain step first.
+        title: what was timed.
         bend: plain steps that a pass costs at its bend.
-        most: largest pass.
     """
     axes = figure.subplots()
-    rows = np.arange(1, most + 1)
-    for colour, (name, cost) in zip(_COLOURS, costs.items(), strict=False):
-        milliseconds = 1e3 * cost.verify(1, rows, context)
+    for colour, (name, (rows, seconds)) in zip(_COLOURS, curves.items(), strict=False):
+        milliseconds = 1e3 * seconds
         axes.plot(rows, milliseconds, color=colour, linewidth=1.6, label=name)
         past = np.flatnonzero(milliseconds > bend * milliseconds[0])
         if len(past):
             axes.plot(rows[past[0]], milliseconds[past[0]], marker="o", color=colour, markersize=6)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(_plain)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_yticks([step * 10.0**power for power in range(-2, 5) for step in (1, 2, 5)])
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_formatter(_plain)
+    axes.minorticks_off()
     axes.set_xlabel("verified tokens N of a pass")
     axes.set_ylabel("time of the pass, ms")
-    axes.set_title(f"Where devices bend (dots: {bend} plain steps), roofline", fontsize=10)
+    axes.set_title(f"{title} (dots: {bend} plain steps)", fontsize=10)
     _legend(axes)
+
+
+def _plain(value: float, _: int) -> str:
+    return f"{value:g}"
 
 
 def _lines(figure: Any, rows: Sequence[Row], value: Any) -> Any:
@@ -106,4 +112,4 @@ def _legend(axes: Any) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

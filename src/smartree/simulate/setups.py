@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from smartree.cost import CostModel, Profile
 from smartree.errors import InputError
 from smartree.simulate.devices import DEVICES, Device, Overheads, device_named
 from smartree.simulate.models import ModelShape
-from smartree.simulate.roofline import cost_model, fits
+from smartree.simulate.roofline import PassWork, cost_model, fits, pass_seconds
+from smartree.tree.forest import Floats, Ints
 
 
 class Setup(Protocol):
@@ -42,6 +45,10 @@ class Setup(Protocol):
 
     def fits(self, batch: int) -> bool:
         """False if this batch size needs more memory than there is."""
+        ...
+
+    def bend(self) -> tuple[Ints, Floats]:
+        """Verified tokens and seconds of passes from the plain step to far beyond the bend, at the smallest batch."""
         ...
 
 
@@ -80,6 +87,13 @@ class RooflineSetup:
     def fits(self, batch: int) -> bool:
         """Whether the batch fits into memory."""
         return fits(self.hardware, self.shape, batch)
+
+    def bend(self) -> tuple[Ints, Floats]:
+        """Passes of one request with 1 to 1024 rows."""
+        rows = np.arange(1, 1025)
+        work = PassWork.of_target(self.shape)
+        seconds = pass_seconds(self.hardware, self.overheads, work, 1, rows, self.context)
+        return rows, seconds + self.overheads.pass_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +141,12 @@ class ProfileSetup:
     def fits(self, batch: int) -> bool:
         """A profile says nothing of memory."""
         return True
+
+    def bend(self) -> tuple[Ints, Floats]:
+        """Passes of the smallest measured batch, as far as it was measured."""
+        smallest = min(point.batch for point in self.profile.verify)
+        rows = np.arange(smallest, max(point.tokens for point in self.profile.verify if point.batch == smallest) + 1)
+        return rows, self.cost(smallest).verify(smallest, rows, self.context)
 
 
 def setups_for(devices: Sequence[str], models: Sequence[ModelShape], overheads: Overheads) -> list[Setup]:
