@@ -106,6 +106,14 @@ def tiny_model(
     return model.to(dtype).eval()
 
 
+def reference_model(architecture: str = "llama", **settings: Any) -> Any:
+    """The same model for transformers to run, with the attention that is written out: others leave Gemma-2's softcap
+    out in older versions."""
+    model = tiny_model(architecture, **settings)
+    model.set_attn_implementation("eager")
+    return model
+
+
 def flat_profile(levels: bool = False) -> Profile:
     """A device that hardly notices more rows; a level-wise drafter's levels cost a hundredth of a pass."""
     return _profile(lambda batch, tokens: 0.01 * (1 + 1e-4 * tokens), levels)

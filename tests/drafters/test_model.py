@@ -14,7 +14,7 @@ from smartree.models.packed_pass import causal_group
 from smartree.models.runner import ModelRunner
 from smartree.tree.forest import Forest
 from tests.drafters.grown import Text, branches, grow_all
-from tests.tiny import ARCHITECTURES, VOCAB, random_prompts, tiny_model
+from tests.tiny import ARCHITECTURES, VOCAB, random_prompts, reference_model, tiny_model
 
 PROMPTS = random_prompts([1, 7, 12, 90], seed=2)  # the last one is read in an attention call of its own
 
@@ -37,7 +37,7 @@ def plain_cache(model: LoadedModel, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_probabilities_are_the_models_own_along_each_path(architecture: str, temperature: float) -> None:
-    original = tiny_model(architecture, peak=2.0)
+    original = reference_model(architecture, peak=2.0)
     texts = [Text(index, prompt, temperature) for index, prompt in enumerate(PROMPTS)]
     forest = grow_all(a_drafter(architecture), texts, levels=3, width=3)
     for index, prompt in enumerate(PROMPTS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from tests.tiny import (
     Truth,
     flat_profile,
     random_prompts,
+    reference_model,
     tiny_model,
 )
 
@@ -136,7 +136,7 @@ def test_prompts_that_join_in_chunks_beside_decoding_requests(architecture: str,
 @pytest.mark.parametrize("eos", [None, 40])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_plain_decoding_gives_the_tokens_of_transformers(architecture: str, eos: int | None) -> None:
-    theirs: Any = tiny_model(architecture, eos=eos)
+    theirs = reference_model(architecture, eos=eos)
     llm = LLM(tiny_model(architecture, eos=eos), drafter="none", policy="none", max_batch=3, prefill_tokens=16)
     outputs = llm.generate(PROMPTS, SamplingParams(max_tokens=24))
     for prompt, output in zip(PROMPTS, outputs, strict=True):
@@ -183,7 +183,7 @@ def test_costs_that_change_while_decoding_change_the_trees_not_the_tokens(drafte
 def test_sequences_of_a_speculating_engine_follow_the_law_of_the_model() -> None:
     """3,000 requests of two tokens: p(t1) * p(t2 | t1) of the model that transformers runs."""
     prompt, vocab, count = [1, 3, 1, 2, 1], 4, 3000
-    original = tiny_model("llama", vocab=vocab, peak=1.0)
+    original = reference_model(vocab=vocab, peak=1.0)
     with torch.no_grad():
         texts = torch.tensor([[*prompt, token] for token in range(vocab)])
         logits = original(input_ids=texts).logits

@@ -14,7 +14,7 @@ from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.runner import ModelRunner
 from smartree.tree import DraftTree, forest_of, pack
 from smartree.tree.packed import PackedTrees
-from tests.tiny import ARCHITECTURES, VOCAB, random_prompts, tiny_model
+from tests.tiny import ARCHITECTURES, VOCAB, random_prompts, reference_model, tiny_model
 
 WINDOW = 128
 # One token, around the sliding window of 6, and far beyond it.
@@ -89,7 +89,7 @@ def test_every_nodes_logits_are_those_of_its_own_path(architecture: str, dtype: 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_packed_sequences_have_the_logits_of_the_model_as_transformers_runs_it(architecture: str) -> None:
-    original = tiny_model(architecture, peak=1.0)
+    original = reference_model(architecture, peak=1.0)
     for prefix in PREFIXES:
         with torch.no_grad():
             expected = original(input_ids=torch.tensor([prefix])).logits[0]

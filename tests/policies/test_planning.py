@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from smartree.cost import CostModel, DraftCost, DraftPoint
 from smartree.errors import InputError
-from smartree.policies import POLICY_NAMES, PaperPolicy, SmartPolicy, scan
+from smartree.policies import POLICY_NAMES, PaperPolicy, SmartOptions, SmartPolicy, scan
 from smartree.policies.planning import Plan, parse_pools, plan
 from smartree.tree import DraftTree, forest_of
 from smartree.tree.forest import Floats
@@ -407,7 +407,9 @@ WIDE = same_children(*[0.1] * 10)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_smart_verifies_at_most_300_nodes_of_a_request_by_default(batch: int) -> None:
     cost = cost_of(batch, np.ones(1000))
-    step = draft(SmartPolicy(cost), cost, state_of(batch, depth=6), WIDE)
+    # A pool of poor nodes larger than the cap: without its own limit the policy would not draft that many.
+    policy = SmartPolicy(cost, SmartOptions(least_path=0.0))
+    step = draft(policy, cost, state_of(batch, depth=6), WIDE)
     assert np.bincount(step.forest.request[step.forest.batch :]).min() > 300
     assert np.bincount(step.forest.request[step.selected]).tolist() == [300] * batch
 

@@ -79,7 +79,7 @@ def grid(max_batch: int, window: int) -> list[tuple[int, int, int]]:
         if rows <= 4 or batch * rows <= _MOST_ROWS
     ]
     if window >= 2 * _LONG_CONTEXT:
-        points += [(batch, rows, _LONG_CONTEXT) for batch in (1, batches[-1]) for rows in (1, 8)]
+        points += [(batch, rows, _LONG_CONTEXT) for batch in sorted({1, batches[-1]}) for rows in (1, 8)]
     return points
 
 
@@ -131,7 +131,7 @@ def _pass(runner: ModelRunner, batch: int, rows: int, context: int) -> Callable[
     cached = np.full(batch, context)
     mask = np.broadcast_to(np.tril(np.ones((rows, rows), bool)), (batch, rows, rows)).copy()
     depths = np.tile(np.arange(rows), batch)
-    tokens = np.arange(batch * rows) % 100
+    tokens = np.arange(batch * rows) % min(100, runner.vocab_size)
 
     def run() -> None:
         group = RowGroup(list(range(batch)), cached, cached, np.full(batch, rows), depths, mask)

@@ -26,7 +26,7 @@ class ModelRunner:
         window: most rows a request will ever need.
         """
         self.model = loaded.model
-        self.device, self.window = loaded.device, window
+        self.device, self.window, self.vocab_size = loaded.device, window, loaded.vocab_size
         rows = min(_FIRST_ROWS, window)
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
