@@ -10,6 +10,8 @@ import torch
 from smartree.sampling_params import SamplingParams
 from smartree.verify.noise import GumbelNoise
 
+_LEAST_TEMPERATURE = 1e-30  # what a float can still divide by
+_SMALL_TEMPERATURE = 1e-6
 _FIRST_LOOK = 1024  # tokens that usually hold all of top_p's probability
 
 
@@ -59,7 +61,11 @@ def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> t
     sort happens to give them.
     """
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    temperatures = [1.0 if one.greedy else one.temperature for one in params]
+    temperatures = [1.0 if one.greedy else max(one.temperature, _LEAST_TEMPERATURE) for one in params]
+    if min(temperatures) < _SMALL_TEMPERATURE:
+        # The best score becomes 0, so that division leaves it finite and sends the others towards -inf.
+        small = torch.tensor([one < _SMALL_TEMPERATURE for one in temperatures], device=scores.device)
+        scores = scores - torch.where(small, scores.amax(dim=-1), 0.0)[:, None]
     scores = scores / scores.new_tensor(temperatures)[:, None]
     vocab = scores.shape[-1]
     ks = [one.top_k if 0 < one.top_k < vocab and not one.greedy else vocab for one in params]
