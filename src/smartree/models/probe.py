@@ -11,7 +11,8 @@ from smartree.models.load import LoadedModel
 from smartree.models.packed_pass import causal_group
 from smartree.models.runner import ModelRunner
 
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
+# Eager attention and norms work in float32 whatever the type.
+_TOLERANCE = {torch.float64: 1e-3, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
 _LENGTH = 12
 
 
@@ -25,6 +26,7 @@ def check_packed_attention(loaded: LoadedModel) -> None:
     model = loaded.model
     length = min(_LENGTH, loaded.window)
     tokens = np.arange(3, 3 + 7 * length, 7) % loaded.vocab_size
+    model.set_attn_implementation("eager")  # the definition; other kernels leave out a soft cap in some versions
     expected = model(input_ids=torch.from_numpy(tokens).to(loaded.device)[None], use_cache=False).logits[0]
     try:
         model.set_attn_implementation(ATTENTION_NAME)
