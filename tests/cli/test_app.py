@@ -85,6 +85,8 @@ def test_ctrl_c_of_a_running_program(model: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},  # threads that wait for each other are slow on a busy machine
+        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert program.stderr is not None
     assert "/quit" in program.stderr.readline()  # loaded, and waiting for a message

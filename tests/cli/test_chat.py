@@ -82,9 +82,14 @@ def test_ctrl_c_stops_the_answer_only(smartree: Smartree, model: str, monkeypatc
             yield piece
 
     monkeypatch.setattr(LLM, "stream", interrupted)
-    result = smartree("chat", "--model", model, "--max-tokens", "30", "--policy", "none", stdin="Hello\nAgain\n")
+    # A test run in the background of a shell ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = smartree("chat", "--model", model, "--max-tokens", "30", "--policy", "none", stdin="Hello\nAgain\n")
+    finally:
+        after = signal.signal(signal.SIGINT, before)
     assert result.code == 0
     answers = result.stdout.splitlines()
     assert [len(answer) for answer in answers] == [3, 3]
     assert result.stderr.count("stopped") == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert after is signal.default_int_handler
