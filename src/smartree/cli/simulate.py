@@ -22,36 +22,42 @@ if TYPE_CHECKING:
 _WHAT, _HOW, _DATA = "What to simulate", "How", "Input and output"
 
 
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", help='Preset, profile.json, or "all"; may be repeated.', rich_help_panel=_WHAT),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help='Shape preset or "all"; may be repeated.', rich_help_panel=_WHAT),
+]
+Batches = Annotated[str, typer.Option("--batch", help="Batch sizes, comma-separated.", rich_help_panel=_WHAT)]
+Policies = Annotated[
+    str | None,
+    typer.Option("--policies", help="Comma-separated; all, and the oracle, if not given.", rich_help_panel=_WHAT),
+]
+Steps = Annotated[
+    int, typer.Option("--steps", help="Counted steps at batch 1; fewer at larger ones.", rich_help_panel=_HOW)
+]
+Acceptance = Annotated[
+    str | None,
+    typer.Option(
+        "--acceptance", help="Preset or pools file (.jsonl); the model's own if not given.", rich_help_panel=_HOW
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of the acceptance process.", rich_help_panel=_HOW)]
+Plot = Annotated[str | None, typer.Option("--plot", metavar="DIR", help="Write pictures there.", rich_help_panel=_DATA)]
+
+
 def simulate(
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", help='Preset, profile.json, or "all"; may be repeated.', rich_help_panel=_WHAT),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", help='Shape preset or "all"; may be repeated.', rich_help_panel=_WHAT),
-    ] = None,
-    batch: Annotated[
-        str, typer.Option("--batch", help="Batch sizes, comma-separated.", rich_help_panel=_WHAT)
-    ] = "1,2,4,8,16,32,64",
-    policies: Annotated[
-        str | None,
-        typer.Option("--policies", help="Comma-separated; all, and the oracle, if not given.", rich_help_panel=_WHAT),
-    ] = None,
-    steps: Annotated[
-        int, typer.Option("--steps", help="Counted steps at batch 1; fewer at larger ones.", rich_help_panel=_HOW)
-    ] = 480,
-    acceptance: Annotated[
-        str | None,
-        typer.Option(
-            "--acceptance", help="Preset or pools file (.jsonl); the model's own if not given.", rich_help_panel=_HOW
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the acceptance process.", rich_help_panel=_HOW)] = 0,
+    device: Devices = None,
+    model: Models = None,
+    batch: Batches = "1,2,4,8,16,32,64",
+    policies: Policies = None,
+    steps: Steps = 480,
+    acceptance: Acceptance = None,
+    seed: Seed = 0,
     json: options.Json = None,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="DIR", help="Write pictures there.", rich_help_panel=_DATA)
-    ] = None,
+    plot: Plot = None,
 ) -> None:
     """Simulate policies by device, model and batch size, from rooflines or measured profiles."""
     from smartree.simulate.devices import Overheads
@@ -66,9 +72,7 @@ def simulate(
     rows = _run(setups, wanted)
     if not target.to_stdout:
         _print(rows)
-    target.write(
-        {"header": sweep_header(setups, wanted, Overheads()), "rows": [row.to_json() for row in rows]},
-    )
+    target.write({"header": sweep_header(setups, wanted, Overheads()), "rows": [row.to_json() for row in rows]})
     if folder is not None:
         _draw(folder, setups, rows)
 
