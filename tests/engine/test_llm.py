@@ -13,6 +13,7 @@ import torch
 from smartree import LLM, InputError, RequestOutput, SamplingParams
 from smartree.cost.key import ProfileKey
 from smartree.cost.profile import Profile
+from smartree.drafters.ngram import NgramDrafter
 from smartree.engine.measure import profile_key
 from smartree.engine.request import Request
 from smartree.errors import ProfileMismatchError
@@ -403,3 +404,15 @@ def test_names_of_the_public_contract() -> None:
     for name in smartree.__all__:
         assert getattr(smartree, name) is not None
     assert re.fullmatch(r"\d+\.\d+\.\d+", smartree.__version__)
+
+
+def test_every_engine_gets_a_drafter_that_has_seen_nothing() -> None:
+    # Request ids begin anew with every engine: a shared lookup would take another request's text for its own.
+    llm = make_llm(drafter="ngram", policy="eagle2")
+    first, second = llm.make_engine("eagle2"), llm.make_engine("eagle2")
+    untouched = NgramDrafter().acceptance.rates().tolist()
+    llm.generate([[5, 6, 7, 5, 6, 7, 5, 6]], SamplingParams(max_tokens=12), engine=first)
+    assert isinstance(first.drafter, NgramDrafter)
+    assert isinstance(second.drafter, NgramDrafter)
+    assert first.drafter.acceptance.rates().tolist() != untouched
+    assert second.drafter.acceptance.rates().tolist() == untouched

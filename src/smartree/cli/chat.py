@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smartree.cli import options
-from smartree.cli.loading import ModelSettings, load_llm
+from smartree.cli.loading import load_llm
 from smartree.cli.prompts import Message, encode_chat, has_chat_template
 from smartree.cli.terminal import interactive, note
+from smartree.config import EngineConfig
 from smartree.errors import InputError
 from smartree.sampling_params import SamplingParams
 
@@ -42,7 +43,7 @@ def chat(
 ) -> None:
     """Talk with a model; the text appears as it is decoded."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    llm = load_llm(ModelSettings(model, drafter, policy, dtype, device, 1, max_model_len, profile))
+    llm = load_llm(EngineConfig(model, drafter, policy, dtype, device, 1, max_model_len, profile=profile))
     if not has_chat_template(llm):
         raise InputError(f"{model!r} has no chat template, so it cannot chat; `smartree generate` takes plain prompts.")
     note(_HELP)

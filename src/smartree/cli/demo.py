@@ -28,9 +28,10 @@ from smartree.cli.comparison import (
 from smartree.cli.explain import token_text, traced
 from smartree.cli.header import run_header
 from smartree.cli.json_file import JsonFile
-from smartree.cli.loading import ModelSettings, load_llm
+from smartree.cli.loading import load_llm
 from smartree.cli.prompts import of_text
 from smartree.cli.terminal import note, progress_bar, result_console, shorten
+from smartree.config import EngineConfig
 from smartree.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def demo(
     begin = perf_counter()
     params = SamplingParams(max_tokens=max_tokens)
     target = JsonFile(json)
-    llm = load_llm(ModelSettings(model, drafter, "smart", dtype, device))
+    llm = load_llm(EngineConfig(model, drafter, "smart", dtype, device))
     prompts = demo_prompts(llm)
     if not target.to_stdout:
         _print_profile(llm)

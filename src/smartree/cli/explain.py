@@ -13,9 +13,10 @@ from rich.text import Text
 from smartree.cli import options
 from smartree.cli.header import run_header
 from smartree.cli.json_file import JsonFile
-from smartree.cli.loading import ModelSettings, load_llm
+from smartree.cli.loading import load_llm
 from smartree.cli.prompts import gather_prompts
 from smartree.cli.terminal import progress_bar, result_console
+from smartree.config import EngineConfig
 from smartree.errors import InputError
 from smartree.sampling_params import SamplingParams
 
@@ -52,7 +53,7 @@ def explain(
         raise InputError("steps and nodes must be at least 1.")
     target = JsonFile(json)
     given = gather_prompts([] if prompt is None else [prompt], None)[0]
-    llm = load_llm(ModelSettings(model, drafter, policy, dtype, device, 1, max_model_len, profile))
+    llm = load_llm(EngineConfig(model, drafter, policy, dtype, device, 1, max_model_len, profile=profile))
     tokens = given.encode(llm, raw)
     with progress_bar() as bar:
         bar.add_task("Decoding", total=None)

@@ -12,9 +12,10 @@ from rich.text import Text
 from smartree.cli import options
 from smartree.cli.header import run_header
 from smartree.cli.json_file import JsonFile
-from smartree.cli.loading import ModelSettings, load_llm
+from smartree.cli.loading import load_llm
 from smartree.cli.prompts import Prompt, gather_prompts, has_chat_template
 from smartree.cli.terminal import note, progress_bar, result_console, shorten
+from smartree.config import EngineConfig
 from smartree.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def generate(
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     target = JsonFile(json)
     given = gather_prompts(prompt or [], prompts, limit)
-    llm = load_llm(ModelSettings(model, drafter, policy, dtype, device, batch, max_model_len, profile))
+    llm = load_llm(EngineConfig(model, drafter, policy, dtype, device, batch, max_model_len, profile=profile))
     outputs, seconds = decode(llm, given, params, raw)
     if not target.to_stdout:
         print_outputs(given, outputs)

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
 from smartree.cli.terminal import progress_bar
+from smartree.config import EngineConfig
 
 if TYPE_CHECKING:
     from smartree.cost.profile import Profile
     from smartree.engine.llm import LLM
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """What the model options say; see `LLM`."""
-
-    model: str = "demo"
-    drafter: str = "auto"
-    policy: str = "smart"
-    dtype: str = "auto"
-    device: str = "auto"
-    max_batch: int = 16
-    max_model_len: int | None = None
-    profile: str | None = None
-
-
-def load_llm(settings: ModelSettings) -> LLM:
+def load_llm(settings: EngineConfig) -> LLM:
     """Loads the model, and measures the machine if its profile is needed and there is none yet.
 
     Raises:

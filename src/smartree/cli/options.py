@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,7 +41,7 @@ MaxModelLen = Annotated[
     ),
 ]
 ProfileFile = Annotated[
-    str | None,
+    Path | None,
     typer.Option(
         "--profile",
         metavar="FILE",

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from smartree.cli import options
 from smartree.cli.json_file import JsonFile
-from smartree.cli.loading import ModelSettings, load_llm, measure_profile
+from smartree.cli.loading import load_llm, measure_profile
 from smartree.cli.terminal import note, result_console
+from smartree.config import EngineConfig
 
 if TYPE_CHECKING:
     from smartree.cost.profile import Profile
@@ -29,7 +30,7 @@ def profile(
     """Measure this machine anew, save the profile, and show where it bends."""
     target = JsonFile(json)
     # Policy none needs no profile, so that loading measures nothing yet.
-    llm = load_llm(ModelSettings(model, drafter, "none", dtype, device, batch, max_model_len))
+    llm = load_llm(EngineConfig(model, drafter, "none", dtype, device, batch, max_model_len))
     measured = measure_profile(llm)
     from smartree.engine.measure import profile_key, profile_path
 

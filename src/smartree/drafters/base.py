@@ -47,6 +47,10 @@ class Drafter(Protocol):
     calibrated: bool
     max_depth: int
 
+    def fresh(self) -> Drafter:
+        """A drafter like this one that has seen nothing: every engine gets its own, as request ids repeat."""
+        ...
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Starts a step; request i owns root i of the forest. Cheap: costly work waits for `expand`."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -38,18 +39,28 @@ class ModelDrafter:
         top_k: children proposed of a node.
         """
         self.max_depth = 32
+        self._settings = (loaded, vocab_size, slots, window, top_k)
         self.loaded = loaded
-        self.runner = ModelRunner(loaded, slots, min(window + self.max_depth * top_k, loaded.window))
         self._window = loaded.window
         self._vocab_size = min(vocab_size, loaded.vocab_size)
         self._top_k = min(top_k, self._vocab_size)
         self._requests: Sequence[DraftRequest] = ()
         self._tree_rows = _TreeRows(0)
 
+    @cached_property
+    def runner(self) -> ModelRunner:
+        """The model with its cache, which is made when it is first needed."""
+        loaded, _, slots, window, top_k = self._settings
+        return ModelRunner(loaded, slots, min(window + self.max_depth * top_k, loaded.window))
+
     @property
     def fingerprint(self) -> str:
         """Short hash of the draft model, for profile keys."""
         return self.loaded.fingerprint
+
+    def fresh(self) -> ModelDrafter:
+        """The same model with an empty cache."""
+        return ModelDrafter(*self._settings)
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
@@ -130,12 +141,9 @@ class ModelDrafter:
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Keeps the rows of accepted nodes that were fed; the path's rest is read with the next step."""
         paths: dict[int, list[int]] = {}
-        stopped: set[int] = set()
         for node, request in zip(accepted.tolist(), forest.request[accepted].tolist(), strict=True):
             row = self._tree_rows.row_of.get(node)
-            if row is None or request in stopped:
-                stopped.add(request)
-            else:
+            if row is not None:  # a node below one that was not fed cannot exist, so paths have no gaps
                 paths.setdefault(request, []).append(row)
         for request, rows in paths.items():
             request_id = self._requests[request].id

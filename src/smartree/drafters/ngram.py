@@ -37,9 +37,13 @@ class NgramDrafter:
         self._texts: dict[int, SuffixIndex] = {}
         self._trust: dict[int, Trust] = {}
         self._batch: list[Trust] = []
-        # Trie nodes of the step: children by token, length of the longest match through the node, its depth.
+        # Trie nodes of the step: children by token, and length of the longest match through the node.
         self._children: list[dict[int, int]] = []
         self._lengths: list[int] = []
+
+    def fresh(self) -> NgramDrafter:
+        """A lookup with the same bounds that has learned nothing."""
+        return NgramDrafter(self.max_depth, self.max_matches)
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Reads the newly committed tokens and looks the end of each text up."""

@@ -79,6 +79,7 @@ class LLM:
             max_batch=max_batch,
             max_model_len=max_model_len,
             prefill_tokens=prefill_tokens,
+            profile=Path(profile) if isinstance(profile, str | Path) else None,
         )
         if isinstance(policy, str) and policy not in POLICY_NAMES:
             make_policy(policy, None)  # says which names there are, before anything is loaded
@@ -97,7 +98,7 @@ class LLM:
         else:
             self.drafter = drafter
         self.profile = stored
-        if isinstance(profile, str | Path) and self.profile is not None and self.profile.key is None:
+        if self.config.profile and stored is not None and stored.key is None:
             raise InputError(f"The cost profile {profile} names no setup; measure this one with `smartree profile`.")
         if stored is not None and stored.key is not None:
             stored.key.require(profile_key(self.target, self.drafter))
@@ -121,7 +122,7 @@ class LLM:
             policy = make_policy(policy, self.cost_model())
         return Engine(
             self.target,
-            self.drafter if policy.speculates else None,
+            self.drafter.fresh() if self.drafter is not None and policy.speculates else None,
             policy,
             max_batch=min(max_batch or self.config.max_batch, self.config.max_batch),
             window=self.window,

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from smartree.errors import InputError
-from smartree.models.attention import ATTENTION_NAME, register_attention
+from smartree.models.attention import register_attention
 from smartree.models.cache import CacheShape
 from smartree.models.demo import DEMO_NAME, demo_folder
 from smartree.models.surgery import fuse_norms, merge_linears, prepack_linears
@@ -240,8 +240,3 @@ def _first_line(error: BaseException) -> str:
 def library_versions() -> tuple[str, str]:
     """Versions of torch and transformers."""
     return str(torch.__version__), str(transformers.__version__)
-
-
-def use_packed_attention(model: PreTrainedModel) -> None:
-    """Switches a model to the packed attention function."""
-    model.set_attn_implementation(ATTENTION_NAME)

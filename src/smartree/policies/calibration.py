@@ -97,7 +97,7 @@ class Calibration:
         return np.asarray((1 - share) * shifts[each, right - 1] + share * shifts[each, right])
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as a JSON object, saved with the profile."""
+        """The counts as a JSON object."""
         used = np.flatnonzero(self._seen.sum(axis=1))
         return {
             "shape": [_CLASSES, _DEPTHS, _RANKS, _BINS],

@@ -25,7 +25,8 @@ class SmartOptions:
         max_depth: most levels.
         max_nodes: most nodes verified for one request (the paper's hard cap).
         width: most nodes of one request expanded in a level.
-        least_path: path probability below which a node is not expanded.
+        least_path: path probability below which a node is not expanded in a level that costs nothing: it still takes
+            bookkeeping. Levels that cost have a price instead.
         explore_share: share of all time that may be spent on looking again at what does not seem to pay.
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
@@ -212,7 +213,8 @@ class SmartPolicy(BasePolicy):
         if self._model.draft.by_level:
             narrow, wide = (self._level_seconds(1, batch * rows) for rows in (1, 1 + width))
             nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
-        nodes = nodes[forest.path[nodes] >= self.options.least_path]
+        else:
+            nodes = nodes[forest.path[nodes] >= self.options.least_path]
         if len(nodes) <= width:
             return nodes
         return nodes[top_per_group(forest.request[nodes], forest.path[nodes], width)]

@@ -42,7 +42,7 @@ class Sampler:
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         """The tokens of `draws` from `logits` [K, vocabulary]."""
-        rows = logits[[draw.row for draw in draws]] if len(draws) != len(logits) else logits[[d.row for d in draws]]
+        rows = logits[[draw.row for draw in draws]]
         if all(draw.params.greedy for draw in draws):
             return rows.argmax(dim=-1).tolist()  # type: ignore[no-any-return]
         if self._noise is None:
