@@ -28,7 +28,7 @@ from transformers import (
 from smartree.cost.draft import DraftCost, DraftPoint
 from smartree.cost.profile import Profile
 from smartree.cost.table import CostPoint
-from smartree.drafters.base import DraftRequest
+from smartree.drafters.base import BaseDrafter, DraftRequest
 from smartree.engine.engine import Engine
 from smartree.engine.request import Request
 from smartree.tree.forest import Candidates, Forest, Ints, Proposal
@@ -151,11 +151,10 @@ def random_prompts(lengths: Sequence[int], *, seed: int = 0, vocab: int = VOCAB)
 Children = Callable[[Sequence[int]], Sequence[tuple[int, float]]]
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(BaseDrafter):
     """Proposes what a function says: given a text, the children of its last token as (token, probability)."""
 
     name = "scripted"
-    by_level = False
     calibrated = True
 
     def __init__(self, children: Children, max_depth: int = 4, proposal: Proposal = Proposal.POINT_MASS) -> None:
@@ -189,9 +188,6 @@ class ScriptedDrafter:
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
         self.learned += len(nodes)
-
-    def commit(self, forest: Forest, accepted: Ints) -> None:
-        pass
 
     def release(self, request_id: int) -> None:
         self.released.append(request_id)

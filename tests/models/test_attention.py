@@ -27,8 +27,15 @@ def layer(index: int = 1) -> torch.nn.Module:
 
 def a_cache() -> SlotCache:
     cache = SlotCache(CacheShape(2, KV_HEADS, DIM), 4, 24, torch.float64, torch.device("cpu"))
-    cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(0)))
+    draw = torch.Generator().manual_seed(0)
+    for rows in (cache.keys, cache.values):
+        rows.copy_(torch.randn(rows.shape, generator=draw))
     return cache
+
+
+def data(cache: SlotCache) -> torch.Tensor:
+    """[layers, 2, slots, kv_heads, rows, head_dim] a copy of all there is."""
+    return torch.stack([cache.keys, cache.values], dim=1)
 
 
 def a_tree_batch() -> list[RowGroup]:
@@ -73,8 +80,8 @@ def reference(
                     scores, values = [], []
                     for old in range(base):
                         if window is None or positions[row] - old < window:
-                            scores.append(query[0, head, first + row] @ cache.data[1, 0, slot, kv, old])
-                            values.append(cache.data[1, 1, slot, kv, old])
+                            scores.append(query[0, head, first + row] @ cache.keys[1, slot, kv, old])
+                            values.append(cache.values[1, slot, kv, old])
                     for other in range(size):
                         if group.mask[request, row, other] and (
                             window is None or positions[row] - positions[other] < window
@@ -108,15 +115,15 @@ def test_packed_attention_is_attention(groups, window, softcap, scaling) -> None
 
 def test_new_rows_are_in_the_cache_of_their_layer_afterwards() -> None:
     cache = a_cache()
-    before = cache.data.clone()
+    before = data(cache)
     batch = a_tree_batch()
     query, key, value = tensors(9)
     packed_attention(layer(1), query, key, value, None, smartree=PackedPass(batch, cache))
-    assert torch.equal(cache.data[0], before[0])
-    assert torch.equal(cache.data[1, 0, 2, :, 9:13], key[0, :, :4])
-    assert torch.equal(cache.data[1, 1, 0, :, 0:2], value[0, :, 4:6])
-    assert torch.equal(cache.data[1, 0, 3, :, 11:14], key[0, :, 6:])
-    assert torch.equal(cache.data[1, :, 1], before[1, :, 1])
+    assert torch.equal(data(cache)[0], before[0])
+    assert torch.equal(data(cache)[1, 0, 2, :, 9:13], key[0, :, :4])
+    assert torch.equal(data(cache)[1, 1, 0, :, 0:2], value[0, :, 4:6])
+    assert torch.equal(data(cache)[1, 0, 3, :, 11:14], key[0, :, 6:])
+    assert torch.equal(data(cache)[1, :, 1], before[1, :, 1])
 
 
 def test_rows_that_nobody_may_see_have_no_influence() -> None:
@@ -124,9 +131,10 @@ def test_rows_that_nobody_may_see_have_no_influence() -> None:
     batch = a_tree_batch()
     query, key, value = tensors(9)
     clean, dirty = a_cache(), a_cache()
-    dirty.data[:, :, 2, :, 9:] = 1e6
-    dirty.data[:, :, 0] = -1e6
-    dirty.data[:, :, 3, :, 11:] = 1e6
+    for rows in (dirty.keys, dirty.values):
+        rows[:, 2, :, 9:] = 1e6
+        rows[:, 0] = -1e6
+        rows[:, 3, :, 11:] = 1e6
     outputs = [
         packed_attention(layer(), query, key, value, None, smartree=PackedPass(batch, cache))[0]
         for cache in (clean, dirty)

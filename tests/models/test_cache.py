@@ -10,70 +10,82 @@ from smartree.models.cache import CacheShape, SlotCache
 SHAPE = CacheShape(layers=3, kv_heads=2, head_dim=4)
 
 
-def filled(slots: int = 3, rows: int = 10) -> SlotCache:
+@pytest.fixture(params=[True, False], ids=["keys transposed", "keys in rows"])
+def transposed(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def filled(transposed: bool, slots: int = 3, rows: int = 10) -> SlotCache:
     """Every number is different, so that a misplaced row shows."""
-    cache = SlotCache(SHAPE, slots, rows, torch.float64, torch.device("cpu"))
-    cache.data.copy_(torch.arange(cache.data.numel(), dtype=torch.float64).view(cache.data.shape))
+    cache = SlotCache(SHAPE, slots, rows, torch.float64, torch.device("cpu"), transposed)
+    numbers = torch.arange(2 * cache.keys.numel(), dtype=torch.float64).view(2, *cache.keys.shape)
+    cache.keys.copy_(numbers[0])
+    cache.values.copy_(numbers[1])
     return cache
+
+
+def data(cache: SlotCache) -> torch.Tensor:
+    """[layers, 2, slots, kv_heads, rows, head_dim] a copy of all there is."""
+    return torch.stack([cache.keys, cache.values], dim=1)
 
 
 def test_a_fresh_cache_is_finite_everywhere() -> None:
     # Masked rows enter the product with weight 0, and 0 * nan is nan.
     cache = SlotCache(SHAPE, 2, 5, torch.bfloat16, torch.device("cpu"))
-    assert cache.data.shape == (3, 2, 2, 2, 5, 4)
-    assert torch.count_nonzero(cache.data) == 0
+    assert data(cache).shape == (3, 2, 2, 2, 5, 4)
+    assert torch.count_nonzero(data(cache)) == 0
 
 
-def test_rows_are_written_where_the_index_says_and_nowhere_else() -> None:
-    cache = filled()
-    before = cache.data.clone()
+def test_rows_are_written_where_the_index_says_and_nowhere_else(transposed: bool) -> None:
+    cache = filled(transposed)
+    before = data(cache)
     index = cache.write_index(slots=[2, 0], starts=[3, 7], sizes=[2, 1])
     keys, values = torch.randn(2, 1, 2, 3, 4, dtype=torch.float64)
     cache.write(1, index, keys, values)
     for which, new in ((0, keys), (1, values)):
-        written = cache.data[1, which]
+        written = data(cache)[1, which]
         assert torch.equal(written[2, :, 3:5], new[0, :, :2])
         assert torch.equal(written[0, :, 7], new[0, :, 2])
-    before[1, :, 2, :, 3:5] = cache.data[1, :, 2, :, 3:5]
-    before[1, :, 0, :, 7] = cache.data[1, :, 0, :, 7]
-    assert torch.equal(cache.data, before)
+    before[1, :, 2, :, 3:5] = data(cache)[1, :, 2, :, 3:5]
+    before[1, :, 0, :, 7] = data(cache)[1, :, 0, :, 7]
+    assert torch.equal(data(cache), before)
 
 
-def test_requests_without_new_rows_are_left_out() -> None:
-    cache = filled()
+def test_requests_without_new_rows_are_left_out(transposed: bool) -> None:
+    cache = filled(transposed)
     index = cache.write_index(slots=[0, 1, 2], starts=[4, 5, 6], sizes=[1, 0, 2])
-    assert index.tolist() == [4, 46, 47, 14, 56, 57]  # 10 rows a head, 2 heads a slot
+    assert index.rows.tolist() == [4, 46, 47, 14, 56, 57]  # 10 rows a head, 2 heads a slot
 
 
 @pytest.mark.parametrize("sources", [[3, 4, 5], [3, 5, 8], [4, 5, 6], [9], [5, 4, 3], []])
-def test_moved_rows_follow_each_other_from_the_start_given(sources: list[int]) -> None:
-    cache = filled()
-    before = cache.data.clone()
+def test_moved_rows_follow_each_other_from_the_start_given(sources: list[int], transposed: bool) -> None:
+    cache = filled(transposed)
+    before = data(cache)
     cache.move_rows(1, sources, 3)
     end = 3 + len(sources)
-    assert torch.equal(cache.data[:, :, 1, :, 3:end], before[:, :, 1, :, sources])
-    assert torch.equal(cache.data[:, :, 1, :, :3], before[:, :, 1, :, :3])
-    assert torch.equal(cache.data[:, :, [0, 2]], before[:, :, [0, 2]])
+    assert torch.equal(data(cache)[:, :, 1, :, 3:end], before[:, :, 1, :, sources])
+    assert torch.equal(data(cache)[:, :, 1, :, :3], before[:, :, 1, :, :3])
+    assert torch.equal(data(cache)[:, :, [0, 2]], before[:, :, [0, 2]])
 
 
-def test_a_copied_slot_keeps_its_first_rows() -> None:
-    cache = filled()
-    before = cache.data.clone()
+def test_a_copied_slot_keeps_its_first_rows(transposed: bool) -> None:
+    cache = filled(transposed)
+    before = data(cache)
     cache.copy_slot(0, 2, 4)
-    assert torch.equal(cache.data[:, :, 2, :, :4], before[:, :, 0, :, :4])
-    assert torch.equal(cache.data[:, :, 2, :, 4:], before[:, :, 2, :, 4:])
-    assert torch.equal(cache.data[:, :, :2], before[:, :, :2])
+    assert torch.equal(data(cache)[:, :, 2, :, :4], before[:, :, 0, :, :4])
+    assert torch.equal(data(cache)[:, :, 2, :, 4:], before[:, :, 2, :, 4:])
+    assert torch.equal(data(cache)[:, :, :2], before[:, :, :2])
 
 
-def test_growing_keeps_rows_and_views() -> None:
-    cache = filled(rows=10)
-    before = cache.data.clone()
+def test_growing_keeps_rows_and_views(transposed: bool) -> None:
+    cache = filled(transposed, rows=10)
+    before = data(cache)
     cache.ensure_rows(8, 100)
     assert cache.rows == 10  # large enough already
     cache.ensure_rows(11, 100)
     assert cache.rows == 20  # twice as many, so that growing stays rare
-    assert torch.equal(cache.data[..., :10, :], before)
-    assert torch.count_nonzero(cache.data[..., 10:, :]) == 0
+    assert torch.equal(data(cache)[..., :10, :], before)
+    assert torch.count_nonzero(data(cache)[..., 10:, :]) == 0
     keys = values = torch.ones(1, 2, 1, 4, dtype=torch.float64)
     cache.write(2, cache.write_index([1], [15], [1]), keys, values)
     assert torch.equal(cache.layer(2)[0][1, :, 15], torch.ones(2, 4, dtype=torch.float64))

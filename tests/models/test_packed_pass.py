@@ -88,7 +88,7 @@ def test_positions_are_committed_length_plus_depth_and_rows_go_behind_the_cached
     cache = SlotCache(CacheShape(1, 1, 2), 4, 20, torch.float32, torch.device("cpu"))
     packed = PackedPass([two_trees(), causal_group(3, 4, 3)], cache)
     assert packed.positions.tolist() == [5, 6, 6, 7, 2, 3, 4, 5, 6]
-    assert packed.index.tolist() == [5, 6, 7, 8, 22, 23, 64, 65, 66]
+    assert packed.index.rows.tolist() == [5, 6, 7, 8, 22, 23, 64, 65, 66]
     assert packed.rows == 9
 
 
@@ -101,5 +101,5 @@ def test_a_later_level_is_written_behind_the_earlier_ones_at_its_own_depth() -> 
     )
     packed = PackedPass([level], cache)
     assert packed.positions.tolist() == [8, 8]
-    assert packed.index.tolist() == [29, 30]
+    assert packed.index.rows.tolist() == [29, 30]
     assert np.flatnonzero(seen(level, window=2)[0, 1]).tolist() == [8, 10]

@@ -15,6 +15,7 @@ import typer
 from typer.main import get_command
 
 from smartree import __version__
+from smartree.cli.bench import bench
 from smartree.cli.chat import chat
 from smartree.cli.demo import demo
 from smartree.cli.explain import explain
@@ -28,7 +29,7 @@ _BAD_INPUT, _FAILED, _INTERRUPTED = 2, 1, 130
 _ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for verb in (demo, profile, generate, chat, explain, plan, simulate):
+for verb in (demo, profile, generate, chat, explain, plan, simulate, bench):
     app.command()(verb)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 _HUMANEVAL_INSTRUCTION = "Complete this Python function:\n\n"
-_FIELDS = "prompt, messages, turns or question"
+_FIELDS = "prompt, messages, turns, question or instruction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +178,23 @@ def _parse_text(field: str) -> Callable[[dict[str, Any], str], Prompt]:
     return parse
 
 
+def _parse_instruction(row: dict[str, Any], where: str) -> Prompt:
+    """Instruction data; the first instance's input, where there is one, follows the instruction."""
+    text = row["instruction"]
+    instances = row.get("instances")
+    first = instances[0] if isinstance(instances, list) and instances else {}
+    given = first.get("input") if isinstance(first, dict) else None
+    if not isinstance(text, str) or not isinstance(given, str | None):
+        raise InputError(f"{where}: instruction and input must be strings.")
+    return of_text(_checked(f"{text}\n\n{given}" if given else text, where), where, _name(row))
+
+
 _PARSERS: dict[str, Callable[[dict[str, Any], str], Prompt]] = {
     "messages": _parse_messages,
     "turns": _parse_turns,
     "prompt": _parse_text("prompt"),
     "question": _parse_text("question"),
+    "instruction": _parse_instruction,
 }
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smartree.errors import InputError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +22,19 @@ class DraftPoint:
     batch: int
     width: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _LevelCurve:
+    """Seconds of a level over its rows: measured points, and the slope past the last one."""
+
+    widths: Floats
+    seconds: Floats
+    slope: float
+
+    def __call__(self, width: int | Ints) -> Floats:
+        inside = np.interp(width, self.widths, self.seconds)
+        return np.asarray(inside + self.slope * np.maximum(width - self.widths[-1], 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +51,7 @@ class DraftCost:
 
     seconds_per_step: float = 0.0
     levels: tuple[DraftPoint, ...] = ()
+    _curves: dict[int, _LevelCurve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.seconds_per_step) and self.seconds_per_step >= 0):
@@ -48,21 +67,36 @@ class DraftCost:
         """True if each level costs a pass of its own."""
         return bool(self.levels)
 
-    def level_seconds(self, batch: int, width: int) -> float:
-        """Seconds of one level that carries `width` rows for `batch` requests."""
+    @overload
+    def level_seconds(self, batch: int, width: int) -> float: ...
+    @overload
+    def level_seconds(self, batch: int, width: Ints) -> Floats: ...
+    def level_seconds(self, batch: int, width: int | Ints) -> float | Floats:
+        """Seconds of one level that carries `width` rows for `batch` requests; for [W] widths, [W] seconds.
+
+        Between measured widths on the line, below the smallest what it costs, past the largest at the mean slope.
+        """
         if not self.levels:
-            return 0.0
-        nearest = min({point.batch for point in self.levels}, key=lambda known: abs(known - batch))
+            return np.zeros(len(width)) if isinstance(width, np.ndarray) else 0.0
+        curve = self._curves.get(batch)
+        if curve is None:
+            # Decisions ask for the same batch again and again.
+            curve = self._curves[batch] = self._nearest_curve(batch)
+        seconds = curve(width)
+        return seconds if isinstance(width, np.ndarray) else float(seconds)
+
+    def _nearest_curve(self, batch: int) -> _LevelCurve:
+        """The levels of the nearest measured batch size, the smaller one on a tie."""
+        nearest = min(sorted({point.batch for point in self.levels}), key=lambda known: abs(known - batch))
         times: dict[int, list[float]] = {}
         for point in self.levels:
             if point.batch == nearest:
                 times.setdefault(point.width, []).append(point.seconds)
         widths = sorted(times)
+        # Wider levels are never cheaper; noise may say so.
         seconds = np.maximum.accumulate([float(np.median(times[width])) for width in widths])
-        if width <= widths[-1] or len(widths) == 1:
-            return float(np.interp(width, widths, seconds))
-        slope = (seconds[-1] - seconds[0]) / (widths[-1] - widths[0])
-        return float(seconds[-1] + slope * (width - widths[-1]))
+        slope = (seconds[-1] - seconds[0]) / (widths[-1] - widths[0]) if len(widths) > 1 else 0.0
+        return _LevelCurve(np.array(widths, np.float64), seconds, float(slope))
 
 
 def level_points(rows: Sequence[dict[str, float]]) -> tuple[DraftPoint, ...]:

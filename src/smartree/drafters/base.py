@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from smartree.tree.forest import Candidates, Forest, Ints, Proposal
@@ -39,6 +40,7 @@ class Drafter(Protocol):
         by_level: True if every level costs a pass; False if the first one pays for all.
         calibrated: True if its probabilities are acceptance rates already.
         max_depth: deepest level it can give.
+        feature_layers: layers of the target whose hidden states it reads (see `LayerTaps`); empty if none.
     """
 
     name: str
@@ -46,9 +48,20 @@ class Drafter(Protocol):
     by_level: bool
     calibrated: bool
     max_depth: int
+    feature_layers: tuple[int, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Short hash of what it is, for profile keys."""
+        ...
 
     def fresh(self) -> Drafter:
         """A drafter like this one that has seen nothing: every engine gets its own, as request ids repeat."""
+        ...
+
+    def rehearsal(self, batch: int, rows: int, context: int) -> Callable[[], None] | None:
+        """One level to be timed: `rows` nodes for each of `batch` requests behind `context` tokens; None if levels
+        cost nothing, or if `context` is beyond its window."""
         ...
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
@@ -63,6 +76,16 @@ class Drafter(Protocol):
         """Learns what became of nodes whose ancestors were all accepted."""
         ...
 
+    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+        """Hears the target's hidden states of tokens that are now committed or about to be.
+
+        Args:
+            request_ids: whose rows follow each other in `features`; prompt chunks come in their order.
+            counts: rows of each.
+            features: [sum of counts, layers * hidden] states of `feature_layers`, side by side.
+        """
+        ...
+
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Hears which nodes were accepted, each request's path in order."""
         ...
@@ -70,3 +93,35 @@ class Drafter(Protocol):
     def release(self, request_id: int) -> None:
         """Forgets a request that has ended."""
         ...
+
+
+class BaseDrafter:
+    """What most drafters share: they read no hidden states, learn nothing themselves, and their levels are free."""
+
+    name = "base"
+    proposal = Proposal.POINT_MASS
+    by_level = False
+    calibrated = False
+    max_depth = 8
+    feature_layers: tuple[int, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """The name, unless there are weights to hash."""
+        return self.name
+
+    def rehearsal(self, batch: int, rows: int, context: int) -> Callable[[], None] | None:
+        """Free levels need no timing."""
+        return None
+
+    def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
+        """The engine calibrates; a fixed model learns nothing."""
+
+    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+        """It reads tokens, not hidden states."""
+
+    def commit(self, forest: Forest, accepted: Ints) -> None:
+        """Nothing to keep: the committed tokens arrive with the next `begin`."""
+
+    def release(self, request_id: int) -> None:
+        """Nothing is kept of a request."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from smartree.drafters.base import DraftRequest
+from smartree.drafters.base import BaseDrafter, DraftRequest
+from smartree.drafters.proposing import top_children
+from smartree.drafters.tree_rows import TreeRows
 from smartree.models.load import LoadedModel
 from smartree.models.packed_pass import RowGroup, causal_group
+from smartree.models.rehearsal import rehearsal
 from smartree.models.runner import ModelRunner
-from smartree.tree.forest import Candidates, Forest, Ints, Proposal
+from smartree.tree.forest import Candidates, Forest, Ints
 
 _LONG_CATCH_UP = 64  # requests that must read more tokens than this get an attention call of their own
 
 
-class ModelDrafter:
+class ModelDrafter(BaseDrafter):
     """Drafts with a smaller model. The first level of a step also reads the tokens committed since the last one.
 
     Tree rows are cached behind the committed ones, level by level; accepted ones that were expanded are kept, so the
@@ -26,9 +28,7 @@ class ModelDrafter:
     """
 
     name = "model"
-    proposal = Proposal.POINT_MASS
     by_level = True
-    calibrated = False
 
     def __init__(self, loaded: LoadedModel, vocab_size: int, slots: int, window: int, top_k: int = 10) -> None:
         """Args:
@@ -45,7 +45,7 @@ class ModelDrafter:
         self._vocab_size = min(vocab_size, loaded.vocab_size)
         self._top_k = min(top_k, self._vocab_size)
         self._requests: Sequence[DraftRequest] = ()
-        self._tree_rows = _TreeRows(0)
+        self._tree_rows = TreeRows(0)
 
     @cached_property
     def runner(self) -> ModelRunner:
@@ -62,11 +62,23 @@ class ModelDrafter:
         """The same model with an empty cache."""
         return ModelDrafter(*self._settings)
 
+    def rehearsal(self, batch: int, rows: int, context: int) -> Callable[[], None] | None:
+        """A level of the draft model, its choice of children included."""
+        if context + rows > self.runner.window:
+            return None
+        run = rehearsal(self.runner, batch, rows, context)
+        nodes = np.zeros(batch * rows, np.int64)
+
+        def level() -> None:
+            top_children(nodes, run()[:, : self._vocab_size], [0.0] * len(nodes), self._top_k)
+
+        return level
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
         self.runner.seat([request.id for request in requests])
         self._requests = requests
-        self._tree_rows = _TreeRows(len(requests))
+        self._tree_rows = TreeRows(len(requests))
 
     def expand(self, forest: Forest, frontier: Ints) -> Candidates:
         """The `top_k` most likely children of every frontier node that the draft model's window has room for."""
@@ -78,23 +90,8 @@ class ModelDrafter:
             return Candidates.empty()
         at_roots = frontier < forest.batch
         logits = self._read_committed(frontier) if at_roots.all() else self._read_level(forest, frontier)
-        return self._children(frontier, forest, logits)
-
-    def _children(self, frontier: Ints, forest: Forest, logits: torch.Tensor) -> Candidates:
-        scores = logits[:, : self._vocab_size].float()
-        scale = [self._requests[request].temperature or 1.0 for request in forest.request[frontier].tolist()]
-        scores = torch.log_softmax(scores / scores.new_tensor(scale)[:, None], dim=-1)
-        best = scores.topk(self._top_k, dim=-1)
-        count = len(frontier) * self._top_k
-        probabilities = best.values.exp().cpu().numpy().astype(np.float64).ravel()
-        return Candidates(
-            np.repeat(frontier, self._top_k),
-            best.indices.cpu().numpy().ravel(),
-            np.clip(probabilities, 1e-9, 1.0),
-            np.tile(np.arange(self._top_k), len(frontier)),
-            np.full(count, -1),
-            np.zeros(count),
-        )
+        temperatures = [self._requests[request].temperature for request in forest.request[frontier].tolist()]
+        return top_children(frontier, logits[:, : self._vocab_size], temperatures, self._top_k)
 
     def _read_committed(self, roots: Ints) -> torch.Tensor:
         """Reads what was committed since the last time; logits after each request's last token."""
@@ -135,9 +132,6 @@ class ModelDrafter:
         """Tokens as the draft model may read them: padding of the target's vocabulary becomes token 0."""
         return np.where(tokens < self.loaded.vocab_size, tokens, 0)
 
-    def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
-        """The engine calibrates; a fixed model learns nothing."""
-
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Keeps the rows of accepted nodes that were fed; the path's rest is read with the next step."""
         paths: dict[int, list[int]] = {}
@@ -164,40 +158,3 @@ def _causal_rows(pending: Sequence[tuple[int, int, Sequence[int]]]) -> RowGroup:
     mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
     depths = np.concatenate([np.arange(size) for size in sizes])
     return RowGroup([root for root, _, _ in pending], cached, cached, sizes, depths, mask)
-
-
-class _TreeRows:
-    """Cached tree rows of a step: which node is where, and what each row sees."""
-
-    def __init__(self, batch: int) -> None:
-        self.counts = np.zeros(batch, np.int64)
-        self.row_of: dict[int, int] = {}
-        self._sees = np.zeros((batch, 0, 0), bool)
-        self._depths = np.zeros((batch, 0), np.int64)
-
-    def add(self, forest: Forest, nodes: Ints) -> tuple[NDArray[np.bool_], Ints, Ints]:
-        """Adds nodes, ordered by request.
-
-        Returns:
-            [b, n, m] visibility of all tree rows for the new ones, [b, m] depths of the rows, [b] new rows.
-        """
-        batch = len(self.counts)
-        requests = forest.request[nodes]
-        sizes = np.bincount(requests, minlength=batch)
-        total = int((self.counts + sizes).max())
-        room = total - self._sees.shape[1]
-        if room > 0:
-            self._sees = np.pad(self._sees, ((0, 0), (0, room), (0, room)))
-            self._depths = np.pad(self._depths, ((0, 0), (0, room)))
-        mask = np.zeros((batch, int(sizes.max()), total), bool)
-        starts = np.cumsum(sizes) - sizes
-        local = np.arange(len(nodes)) - starts[requests]
-        rows = self.counts[requests] + local
-        above = np.array([self.row_of.get(parent, -1) for parent in forest.parent[nodes].tolist()])
-        self._sees[requests, rows] = np.where(above[:, None] >= 0, self._sees[requests, above], False)
-        self._sees[requests, rows, rows] = True
-        self._depths[requests, rows] = forest.depth[nodes] - 1
-        mask[requests, local] = self._sees[requests, rows, :total]
-        self.row_of.update(zip(nodes.tolist(), rows.tolist(), strict=True))
-        self.counts = self.counts + sizes
-        return mask, self._depths[:, :total], sizes

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartree.drafters.acceptance import AcceptanceTable, Trust
-from smartree.drafters.base import DraftRequest
+from smartree.drafters.base import BaseDrafter, DraftRequest
 from smartree.drafters.suffix_index import Match, SuffixIndex
-from smartree.tree.forest import Candidates, Forest, Ints, Proposal
+from smartree.tree.forest import Candidates, Forest, Ints
 
 _HIGHEST_RATE = 0.99  # nothing looked up is certain
 
 
-class NgramDrafter:
+class NgramDrafter(BaseDrafter):
     """Looks the latest tokens up in the request's own text and merges the continuations of several matches into a tree.
 
     A node's probability is the acceptance rate learned for its match length, depth and rank. Nodes that were drafted
@@ -23,8 +23,6 @@ class NgramDrafter:
     """
 
     name = "ngram"
-    proposal = Proposal.POINT_MASS
-    by_level = False
     calibrated = True
 
     def __init__(self, max_depth: int = 16, max_matches: int = 4) -> None:
@@ -40,6 +38,11 @@ class NgramDrafter:
         # Trie nodes of the step: children by token, and length of the longest match through the node.
         self._children: list[dict[int, int]] = []
         self._lengths: list[int] = []
+
+    @property
+    def fingerprint(self) -> str:
+        """Lookup costs the same whatever its bounds."""
+        return "lookup"
 
     def fresh(self) -> NgramDrafter:
         """A lookup with the same bounds that has learned nothing."""
@@ -107,9 +110,6 @@ class NgramDrafter:
         for owner, cell, hit in zip(owners, cells.tolist(), accepted.tolist(), strict=True):
             self._batch[owner].learn(cell, self.acceptance.rate(cell), hit)
         self.acceptance.learn(cells, accepted)
-
-    def commit(self, forest: Forest, accepted: Ints) -> None:
-        """Nothing to keep: the committed tokens arrive with the next `begin`."""
 
     def release(self, request_id: int) -> None:
         """Forgets a request's text."""

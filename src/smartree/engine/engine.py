@@ -56,7 +56,8 @@ class Engine:
         require_lossless(policy, drafter)
         self.target, self.drafter, self.policy = target, drafter, policy
         self.window = min(window or target.window, target.window)
-        self.runner = ModelRunner(target, max_batch, self.window)
+        tapped = drafter.feature_layers if drafter is not None else ()
+        self.runner = ModelRunner(target, max_batch, self.window, tapped)
         self.sampler = Sampler(target.vocab_size, target.device)
         self.calibration = Calibration()
         self.scheduler = Scheduler(max_batch, prefill_tokens)
@@ -105,6 +106,7 @@ class Engine:
         target_seconds = perf_counter() - target_begin
         if self.traces is not None:
             self.traces.extend(trace_step(plan.decoding, draft, packed, walks, self.policy))
+        self._hand_features_over(plan, packed, walks)
         self._learn(plan, draft, packed, walks)
         progressed = self._commit(plan, draft, packed, walks) + self._join(plan, first_tokens)
         seconds = perf_counter() - begin
@@ -178,6 +180,20 @@ class Engine:
             Draw(row + place, request.prompt_length, request.params, request.seed) for place, request in enumerate(done)
         ]
         return self.sampler.draw(logits, draws) if draws else []
+
+    def _hand_features_over(self, plan: StepPlan, packed: PackedTrees, walks: Sequence[Walk]) -> None:
+        """Gives the drafter the hidden states it reads: of every request's root and accepted nodes, and of prompts."""
+        if self.drafter is None or self.runner.taps is None:
+            return
+        rows = [[start, *walked.rows] for start, walked in zip(packed.starts[:-1].tolist(), walks, strict=True)]
+        ids = [request.id for request in plan.decoding]
+        first = len(packed.nodes)
+        for chunk in plan.chunks:
+            rows.append(list(range(first, first + chunk.end - chunk.start)))
+            ids.append(chunk.request.id)
+            first += chunk.end - chunk.start
+        index = torch.tensor([row for each in rows for row in each], device=self.target.device)
+        self.drafter.absorb(ids, [len(each) for each in rows], self.runner.taps.rows(index))
 
     def _learn(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:
         """Teaches the calibration or the drafter, and tells the drafter which nodes stay."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import platform
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-import numpy as np
 import torch
 
 from smartree.cost.draft import DraftCost, DraftPoint
@@ -18,16 +17,16 @@ from smartree.cost.key import ProfileKey
 from smartree.cost.profile import Profile
 from smartree.cost.table import CostPoint
 from smartree.drafters.base import Drafter
-from smartree.drafters.model import ModelDrafter
 from smartree.models.attention import ATTENTION_NAME
 from smartree.models.folders import cache_folder
 from smartree.models.load import LoadedModel, library_versions
-from smartree.models.packed_pass import RowGroup
+from smartree.models.rehearsal import rehearsal
 from smartree.models.runner import ModelRunner
 
 Progress = Callable[[int, int], None]
 _ROWS_PER_REQUEST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _MOST_ROWS = 96
+_DRAFT_ROWS = (1, 4, 10)
 _CONTEXT, _LONG_CONTEXT = 256, 1024
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 15
 _BUDGET_SECONDS = 8.0
@@ -51,7 +50,7 @@ def profile_key(target: LoadedModel, drafter: Drafter | None) -> ProfileKey:
     return ProfileKey(
         device=device_name(target.device),
         model=target.fingerprint,
-        drafter=drafter.fingerprint if isinstance(drafter, ModelDrafter) else "lookup",
+        drafter=drafter.fingerprint if drafter is not None else "lookup",
         dtype=str(target.dtype).removeprefix("torch."),
         attention=ATTENTION_NAME,
         threads=torch.get_num_threads() if target.device.type == "cpu" else 0,
@@ -106,12 +105,8 @@ def measure(
     passes: dict[tuple[str, int, int, int], Callable[[], None]] = {}
     for batch, rows, context in grid(max_batch, window):
         passes["verify", batch, rows, context] = _pass(runner, batch, rows, context)
-    if isinstance(drafter, ModelDrafter):
-        draft_runner = ModelRunner(drafter.loaded, max_batch, min(window, drafter.loaded.window))
-        context = max(1, min(_CONTEXT, draft_runner.window - 20))
-        for batch in sorted({batch for batch, _, _ in grid(max_batch, window)}):
-            for rows in (1, 4, 10):
-                passes["draft", batch, rows, context] = _pass(draft_runner, batch, rows, context)
+    if drafter is not None:
+        passes.update(_draft_levels(drafter.fresh(), sorted({batch for batch, _, _ in grid(max_batch, window)})))
     times = _time_rounds(passes, seconds, target.device, progress)
     points = tuple(
         CostPoint(batch, batch * rows, context, median(times["verify", batch, rows, context]))
@@ -127,17 +122,26 @@ def measure(
 
 
 def _pass(runner: ModelRunner, batch: int, rows: int, context: int) -> Callable[[], None]:
-    """A pass of `batch` requests with `rows` rows each behind `context` cached ones, argmax included."""
-    cached = np.full(batch, context)
-    mask = np.broadcast_to(np.tril(np.ones((rows, rows), bool)), (batch, rows, rows)).copy()
-    depths = np.tile(np.arange(rows), batch)
-    tokens = np.arange(batch * rows) % min(100, runner.vocab_size)
+    """A pass of the target, argmax included."""
+    run = rehearsal(runner, batch, rows, context)
 
-    def run() -> None:
-        group = RowGroup(list(range(batch)), cached, cached, np.full(batch, rows), depths, mask)
-        runner.forward([group], tokens)[:batch].argmax(dim=-1).tolist()
+    def verify() -> None:
+        run()[:batch].argmax(dim=-1).tolist()
 
-    return run
+    return verify
+
+
+def _draft_levels(drafter: Drafter, batches: Sequence[int]) -> dict[tuple[str, int, int, int], Callable[[], None]]:
+    """Levels of a drafter whose levels cost something, behind the context that its window allows."""
+    passes = {}
+    for batch in batches:
+        for rows in _DRAFT_ROWS:
+            for context in (_CONTEXT, _CONTEXT // 4, 1):
+                level = drafter.rehearsal(batch, rows, context)
+                if level is not None:
+                    passes["draft", batch, rows, context] = level
+                    break
+    return passes
 
 
 def _time_rounds(

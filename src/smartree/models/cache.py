@@ -23,23 +23,65 @@ class CacheShape:
     head_dim: int
 
 
+@dataclass(frozen=True, slots=True)
+class WriteIndex:
+    """Where N new rows go, the same in every layer.
+
+    Attributes:
+        rows: [kv_heads * N] rows of a layer's values, head-major, as attention hands them over.
+        elements: [kv_heads * N * head_dim] elements of a layer's keys where these are stored transposed; else None.
+    """
+
+    rows: torch.Tensor
+    elements: torch.Tensor | None
+
+
 class SlotCache:
-    """Keys and values of all layers in one tensor `[layers, 2, slots, kv_heads, rows, head_dim]`.
+    """Keys and values of all layers, each `[layers, slots, kv_heads, rows, head_dim]`.
 
     A request owns one slot; row r holds the token at r, tree rows follow the committed ones until the step commits
     the accepted ones in place. Nothing is ever concatenated. Rows start as zeros, because masked rows still enter the
     product with weight 0 and must be finite.
+
+    On a CPU keys lie in memory as `[..., head_dim, rows]`: the product of queries and keys then reads them in order,
+    which takes half as long (benchmarks/README.md). They look the same from outside.
     """
 
-    def __init__(self, shape: CacheShape, slots: int, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        shape: CacheShape,
+        slots: int,
+        rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        transposed: bool | None = None,
+    ) -> None:
+        """Args:
+        shape: sizes of the model's cache.
+        slots: requests it holds.
+        rows: rows of a slot to begin with.
+        dtype: of keys and values.
+        device: where it lies.
+        transposed: whether keys lie as `[..., head_dim, rows]`; None does so on a CPU.
+        """
         self.shape, self.slots, self.rows = shape, slots, rows
-        self.data = torch.zeros(
-            (shape.layers, 2, slots, shape.kv_heads, rows, shape.head_dim), dtype=dtype, device=device
-        )
+        self.transposed = device.type == "cpu" if transposed is None else transposed
+        self.keys = self._empty(rows, dtype, device, self.transposed)
+        self.values = self._empty(rows, dtype, device, False)
         self._views = self._layer_views()
 
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.values.device
+
+    def _empty(self, rows: int, dtype: torch.dtype, device: torch.device, transposed: bool) -> torch.Tensor:
+        ends = (self.shape.head_dim, rows) if transposed else (rows, self.shape.head_dim)
+        tensor = torch.zeros((self.shape.layers, self.slots, self.shape.kv_heads, *ends), dtype=dtype, device=device)
+        return tensor.transpose(-1, -2) if transposed else tensor
+
     def _layer_views(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(layer[0], layer[1]) for layer in self.data]
+        return list(zip(self.keys, self.values, strict=True))
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer, each `[slots, kv_heads, rows, head_dim]`."""
@@ -50,32 +92,35 @@ class SlotCache:
         if rows <= self.rows:
             return
         grown = min(max(rows, 2 * self.rows), max(most, rows))
-        sizes = list(self.data.shape)
-        sizes[4] = grown
-        data = torch.zeros(sizes, dtype=self.data.dtype, device=self.data.device)
-        data[..., : self.rows, :] = self.data
-        self.data, self.rows = data, grown
+        for name, transposed in (("keys", self.transposed), ("values", False)):
+            old = getattr(self, name)
+            new = self._empty(grown, old.dtype, old.device, transposed)
+            new[..., : self.rows, :] = old
+            setattr(self, name, new)
+        self.rows = grown
         self._views = self._layer_views()
 
-    def write_index(self, slots: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
-        """[kv_heads * N] flat rows of a layer where N new rows go: head-major, as attention hands them over.
+    def write_index(self, slots: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) -> WriteIndex:
+        """Where N new rows go: request i writes rows starts[i] .. starts[i] + sizes[i] - 1 of slots[i]."""
+        heads, rows, dim = self.shape.kv_heads, self.rows, self.shape.head_dim
+        slot = torch.repeat_interleave(torch.tensor(slots), torch.tensor(sizes))
+        row = torch.cat([torch.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)])
+        blocks = torch.arange(heads)[:, None] + slot * heads  # [kv_heads, N]
+        flat = (blocks * rows + row).flatten().to(self.device)
+        if not self.transposed:
+            return WriteIndex(flat, None)
+        elements = (blocks[:, :, None] * dim + torch.arange(dim)) * rows + row[:, None]
+        return WriteIndex(flat, elements.flatten())
 
-        Request i writes rows starts[i] .. starts[i] + sizes[i] - 1 of slots[i].
-        """
-        heads, rows = self.shape.kv_heads, self.rows
-        places = torch.cat(
-            [
-                torch.arange(start, start + size) + slot * heads * rows
-                for slot, start, size in zip(slots, starts, sizes, strict=True)
-            ]
-        )
-        return (torch.arange(heads)[:, None] * rows + places).flatten().to(self.data.device)
-
-    def write(self, layer: int, index: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def write(self, layer: int, index: WriteIndex, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Stores new rows; keys and values are `[1, kv_heads, N, head_dim]`."""
         dim = self.shape.head_dim
-        for rows, new in zip(self._views[layer], (keys, values), strict=True):
-            rows.view(-1, dim).index_copy_(0, index, new.reshape(-1, dim))
+        stored_keys, stored_values = self._views[layer]
+        stored_values.view(-1, dim).index_copy_(0, index.rows, values.reshape(-1, dim))
+        if index.elements is None:
+            stored_keys.view(-1, dim).index_copy_(0, index.rows, keys.reshape(-1, dim))
+        else:
+            stored_keys.transpose(-1, -2).view(-1).put_(index.elements, keys.reshape(-1))
 
     def move_rows(self, slot: int, sources: Sequence[int], start: int) -> None:
         """Moves rows `sources` of a slot to start, start + 1, ...: the accepted path becomes the committed end."""
@@ -83,9 +128,11 @@ class SlotCache:
         moves = [(source, target) for source, target in zip(sources, targets, strict=True) if source != target]
         if moves:
             old, new = zip(*moves, strict=True)
-            rows = self.data[:, :, slot]
-            rows[:, :, :, list(new)] = rows[:, :, :, list(old)]
+            for cached in (self.keys, self.values):
+                rows = cached[:, slot]
+                rows[:, :, list(new)] = rows[:, :, list(old)]
 
     def copy_slot(self, source: int, target: int, rows: int) -> None:
         """Copies the first `rows` rows of a slot over another slot's."""
-        self.data[:, :, target, :, :rows] = self.data[:, :, source, :, :rows]
+        for cached in (self.keys, self.values):
+            cached[:, target, :, :rows] = cached[:, source, :, :rows]

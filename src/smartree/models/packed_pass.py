@@ -112,7 +112,7 @@ class PackedPass:
     def __init__(self, groups: Sequence[RowGroup], cache: SlotCache) -> None:
         self.groups = tuple(groups)
         self.cache = cache
-        device = cache.data.device
+        device = cache.device
         slots = [slot for group in groups for slot in group.slots]
         cached = np.concatenate([group.cached for group in groups])
         base = np.concatenate([group.base for group in groups])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from smartree.models.cache import SlotCache
 from smartree.models.load import LoadedModel
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
+from smartree.models.taps import LayerTaps
 
 _FIRST_ROWS = 512
 
@@ -19,14 +21,16 @@ _FIRST_ROWS = 512
 class ModelRunner:
     """Runs packed passes of one causal LM over its own slot cache."""
 
-    def __init__(self, loaded: LoadedModel, slots: int, window: int) -> None:
+    def __init__(self, loaded: LoadedModel, slots: int, window: int, tapped: Sequence[int] = ()) -> None:
         """Args:
         loaded: the model.
         slots: most requests at a time; one more slot lets two change places.
         window: most rows a request will ever need.
+        tapped: layers whose hidden states are kept after a pass.
         """
         self.model = loaded.model
         self.device, self.window, self.vocab_size = loaded.device, window, loaded.vocab_size
+        self.taps = LayerTaps(loaded.model, tapped) if tapped else None
         rows = min(_FIRST_ROWS, window)
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
@@ -47,13 +51,14 @@ class ModelRunner:
         """
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         packed = PackedPass(groups, self.cache)
-        output = self.model(
-            input_ids=torch.from_numpy(tokens).to(self.device)[None],
-            position_ids=packed.positions[None],
-            use_cache=False,
-            logits_to_keep=0 if keep is None else torch.from_numpy(keep).to(self.device),
-            smartree=packed,
-        )
+        with self.taps.listening() if self.taps else nullcontext():
+            output = self.model(
+                input_ids=torch.from_numpy(tokens).to(self.device)[None],
+                position_ids=packed.positions[None],
+                use_cache=False,
+                logits_to_keep=0 if keep is None else torch.from_numpy(keep).to(self.device),
+                smartree=packed,
+            )
         logits: torch.Tensor = output.logits
         return logits[0]
 

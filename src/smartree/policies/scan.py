@@ -38,13 +38,50 @@ def by_width(requests: Ints, paths: Floats, batch: int) -> tuple[Ints, Floats, I
         [M] the nodes' places, all requests' best ones first, then all second ones, and so on; [W] what each width
         adds to the expected tokens; [W + 1] how many nodes the first 0, 1, ... W widths hold.
     """
-    grouped = np.argsort(requests, kind="stable")
-    sizes = np.bincount(requests, minlength=batch)
-    width = np.empty(len(requests), np.int64)
-    width[grouped] = np.arange(len(requests)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    width = places_in_group(requests, batch)
     gains = np.bincount(width, weights=paths)
     counts = np.concatenate([[0], np.cumsum(np.bincount(width))])
     return np.argsort(width, kind="stable").astype(np.int64), gains.astype(np.float64), counts.astype(np.int64)
+
+
+def places_in_group(groups: Ints, count: int) -> Ints:
+    """[M] place of each element among those of its group, in the order given; groups are 0 .. count - 1."""
+    # Integers of 16 bits are sorted by radix, ten times as fast as wider ones.
+    grouped = np.argsort(groups.astype(np.uint16) if count <= 1 << 16 else groups, kind="stable")
+    sizes = np.bincount(groups, minlength=count)
+    places = np.empty(len(groups), np.int64)
+    places[grouped] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places
+
+
+def likeliest(paths: Floats, count: int) -> Ints:
+    """[count] places of the `count` largest, falling, earlier ones first on ties: the front of a stable sort.
+
+    Without sorting the rest, which is most of it in a large batch.
+    """
+    if 2 * count >= len(paths):
+        return np.argsort(-paths, kind="stable")[:count]
+    if count == 0:
+        return np.empty(0, np.int64)
+    least = np.partition(paths, len(paths) - count)[len(paths) - count]
+    above = np.flatnonzero(paths > least)
+    equal = np.flatnonzero(paths == least)[: count - len(above)]
+    return np.concatenate([above[np.argsort(-paths[above], kind="stable")], equal])
+
+
+def likeliest_per_group(paths: Floats, groups: Ints, count: int, most: int) -> Ints:
+    """Places of the `most` largest of each group, all groups together in falling order, earlier ones first on ties.
+
+    Args:
+        paths: [M] path probabilities.
+        groups: [M] group of each, 0 .. count - 1.
+        count: number of groups.
+        most: to keep of a group.
+    """
+    order = np.argsort(-paths, kind="stable")
+    if len(order) <= most:
+        return order
+    return np.asarray(order[places_in_group(groups[order], count) < most])
 
 
 def scan(paths: Floats, seconds: Floats, batch: int, price: float | None = None) -> Choice:

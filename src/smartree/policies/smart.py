@@ -8,13 +8,15 @@ import numpy as np
 
 from smartree.cost.model import CostModel
 from smartree.errors import InputError
-from smartree.policies.base import BasePolicy, StepOutcome, StepState, top_per_group
-from smartree.policies.growth import Growth
+from smartree.policies.base import BasePolicy, StepOutcome, StepState
+from smartree.policies.growth import Growth, best_width
 from smartree.policies.price import Price
-from smartree.policies.scan import Choice, by_width, scan
+from smartree.policies.scan import Choice, by_width, likeliest, likeliest_per_group, scan
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
+_ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
+_ROW_SHARE = 0.5  # of that price: what a node's children must bring before they are worth drafting (docs/theory.md, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class SmartPolicy(BasePolicy):
         self._draft_seconds = 0.0
         self._plain_seconds = 1.0
         self._choice = Choice(0, 0.0, 1.0)
+        self._pool = self._verify = np.empty(0)
         self._expanded: list[Ints] = []
         self._last_count = 0
 
@@ -93,8 +96,9 @@ class SmartPolicy(BasePolicy):
         frontier = super().begin(state, forest)
         self._draft_seconds = 0.0
         self._expanded = []
+        self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
-        self._choice = Choice(0, float(state.batch), float(self._step_seconds(np.array([0]))[0]))
+        self._choice = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
         return frontier
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
@@ -115,22 +119,32 @@ class SmartPolicy(BasePolicy):
     def grow(self, forest: Forest, candidates: Candidates) -> Ints:
         """Records every candidate; expands those whose descendants can still be worth a draft row."""
         nodes = forest.append(candidates)
-        frontier = self.within_limits(forest, nodes)
-        if self._drafting_costs:
-            self._choice = self._scan(forest)[1]
-        return self._worth_a_row(forest, frontier)
+        if self._model.draft.by_level:  # else every level has been paid for with the first: nothing to decide
+            most = self.options.max_nodes * self.state.batch
+            self._pool = np.sort(np.concatenate([self._pool, forest.path[nodes]]))[-most:]
+            self._choice = self._scan_pool(forest)
+        return self._worth_a_row(forest, self.within_limits(forest, nodes))
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
-        order, self._choice = self._scan(forest)
-        count = self._choice.count or self._look(len(order))
+        if self.options.padded:
+            order, self._choice = self._scan_widths(forest)
+            count = self._choice.count or self._look(len(order))
+            selected = order[:count]
+        else:
+            nodes = self._within_cap(forest)
+            paths = forest.path[nodes]
+            ranked, seconds = np.sort(paths)[::-1], self._step_seconds(len(nodes))
+            self._choice = self._steady(scan(ranked, seconds, self.state.batch, self._known_price()), ranked, seconds)
+            count = self._choice.count or self._look(len(nodes))
+            selected = nodes[likeliest(paths, count)]
         self._last_count = count
-        self.predict(self.state.batch + count)
-        return order[:count]
+        self.predict(self.state.batch + self._carried(forest, selected))
+        return selected
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, the exploration budget, the growth per level and the costs."""
-        spent = float(self._step_seconds(np.array([len(outcome.selected)]))[0])
+        spent = float(self._step_seconds(self._carried(outcome.forest, outcome.selected))[-1])
         plain = self._plain_seconds
         saved = self._explore_budget + self.options.explore_share * spent
         one_look = max(plain, self._level_seconds(0, self.state.batch))
@@ -141,11 +155,24 @@ class SmartPolicy(BasePolicy):
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
 
-    def _step_seconds(self, nodes: Ints) -> Floats:
-        """[n] modelled seconds of this step if that many nodes were verified, drafting so far included."""
-        state = self.state
-        verify = self._model.verify(state.batch, nodes + state.batch + state.extra_tokens, state.context)
-        return verify + (self._model.overhead + self._draft_seconds)
+    def _passes(self, nodes: int) -> Floats:
+        """[nodes + 1] modelled seconds of this step's pass with 0, 1, ... `nodes` nodes."""
+        if len(self._verify) <= nodes:
+            state, size = self.state, max(512, 2 * nodes)
+            rows = np.arange(size) + (state.batch + state.extra_tokens)
+            self._verify = self._model.verify(state.batch, rows, state.context)
+        return self._verify[: nodes + 1]
+
+    def _step_seconds(self, nodes: int) -> Floats:
+        """[nodes + 1] modelled seconds of this step with 0, 1, ... `nodes` nodes verified, drafting included."""
+        return self._passes(nodes) + (self._model.overhead + self._draft_seconds)
+
+    def _carried(self, forest: Forest, selected: Ints) -> int:
+        """Nodes that the pass pays for: padding too, if the engine pads."""
+        if not self.options.padded:
+            return len(selected)
+        widths = np.bincount(forest.request[selected], minlength=1)
+        return self.state.batch * int(widths.max())
 
     def _level_seconds(self, depth: int, width: int) -> float:
         draft, scale = self._model.draft, self._model.refinement.scale
@@ -159,39 +186,57 @@ class SmartPolicy(BasePolicy):
         Looks several levels ahead, because a block drafter pays for all levels with the first, and because a pass
         that jumps with its first node is only worth it for several.
         """
-        price = self.price
-        pool = forest.path[forest.batch :]
-        now = self._best_value(pool, price)
-        paths = forest.path[frontier]
+        price, row_price, pool = self.price, self._row_price(), self._pool
+        now = self._worth(pool, price)
+        paths, most = forest.path[frontier], self.options.width * self.state.batch
+        thinnest = price * self._level_seconds(depth + 1, 1)
         for ahead in range(min(_LOOK_AHEAD, self.max_depth - depth)):
             children = self._growth.gains(paths, depth + ahead)
-            pool = np.concatenate([pool, children])
-            if self._best_value(pool, price) - price * seconds > now:
+            pool = np.sort(np.concatenate([pool, children]))
+            if self._worth(pool, price) - price * seconds > now:
                 return True
-            paths = np.sort(children)[::-1][: self.options.width * self.state.batch]
+            # Children bring less with every level: once they bring less than the thinnest level costs, it is over.
+            if np.maximum(children - row_price, 0.0).sum() <= thinnest:
+                return False
+            paths = children if len(children) <= most else np.partition(children, -most)[-most:]
             seconds += self._level_seconds(depth + ahead + 1, len(paths))
         return False
 
-    def _best_value(self, pool: Floats, price: float) -> float:
-        """Expected tokens less the price of the pass, at the best number of nodes of a pool."""
-        tokens = np.concatenate([[0.0], np.cumsum(np.sort(pool)[::-1])])
-        return float(np.max(tokens - price * self._step_seconds(np.arange(len(tokens)))))
+    def _worth(self, pool: Floats, price: float) -> float:
+        """Expected tokens less the price of the pass, at the best number of nodes of a pool (rising)."""
+        passes = self._passes(len(pool))
+        best = float(np.max(np.cumsum(pool[::-1]) - price * passes[1:], initial=-np.inf))
+        return max(best, -price * float(passes[0]))
 
-    def _scan(self, forest: Forest) -> tuple[Ints, Choice]:
-        order = forest.best_first()
-        if len(order) > self.options.max_nodes:
-            order = order[top_per_group(forest.request[order], forest.path[order], self.options.max_nodes)]
+    def _row_price(self) -> float:
+        """Tokens that a drafted node must bring to be worth verifying beside the present choice."""
+        count = self._choice.count
+        passes = self._passes(count + int(_ROWS_AHEAD[-1]))
+        # Over several distances: on a staircase the next row may be dear and the fifty after it free.
+        slopes = (passes[count + _ROWS_AHEAD] - passes[count]) / _ROWS_AHEAD
+        return _ROW_SHARE * self.price * float(slopes.min())
+
+    def _scan_pool(self, forest: Forest) -> Choice:
+        """What would be verified if drafting ended here."""
         if self.options.padded:
-            return self._scan_widths(forest, order)
-        seconds = self._step_seconds(np.arange(len(order) + 1))
-        choice = scan(forest.path[order], seconds, self.state.batch, self._known_price())
-        return order, self._steady(choice, forest.path[order], seconds)
+            return self._scan_widths(forest)[1]
+        return scan(self._pool[::-1], self._step_seconds(len(self._pool)), self.state.batch, self._known_price())
 
-    def _scan_widths(self, forest: Forest, order: Ints) -> tuple[Ints, Choice]:
-        """The best width, every request padded to it."""
+    def _within_cap(self, forest: Forest) -> Ints:
+        """Nodes below the roots, without those that are beyond `max_nodes` of their request."""
+        nodes, batch = np.arange(forest.batch, len(forest)), forest.batch
+        requests, most = forest.request[batch:], self.options.max_nodes
+        if len(nodes) <= most or int(np.bincount(requests, minlength=batch).max()) <= most:
+            return nodes
+        return np.sort(nodes[likeliest_per_group(forest.path[batch:], requests, batch, most)])
+
+    def _scan_widths(self, forest: Forest) -> tuple[Ints, Choice]:
+        """The best width, every request padded to it: nodes by width, and how many of them."""
         batch = self.state.batch
+        nodes = self._within_cap(forest)
+        order = nodes[np.argsort(-forest.path[nodes], kind="stable")]
         places, gains, counts = by_width(forest.request[order], forest.path[order], batch)
-        seconds = self._step_seconds(batch * np.arange(len(gains) + 1))
+        seconds = self._step_seconds(batch * len(gains))[::batch]
         choice = scan(gains, seconds, batch, self._known_price())
         return order[places], Choice(int(counts[choice.count]), choice.tokens, choice.seconds)
 
@@ -208,22 +253,28 @@ class SmartPolicy(BasePolicy):
         return Choice(kept, tokens, float(seconds[kept]))
 
     def _worth_a_row(self, forest: Forest, nodes: Ints) -> Ints:
-        """The `width` best of each request whose path probability exceeds the price of one more draft row."""
-        batch, width = self.state.batch, self.options.width
-        if self._model.draft.by_level:
-            narrow, wide = (self._level_seconds(1, batch * rows) for rows in (1, 1 + width))
-            nodes = nodes[forest.path[nodes] > self.price * (wide - narrow) / (batch * width)]
-        else:
-            nodes = nodes[forest.path[nodes] >= self.options.least_path]
-        if len(nodes) <= width:
+        """The nodes to expand, in rising order: at most `width` of each request, as many as pay for their rows."""
+        paths, batch, width = forest.path[nodes], self.state.batch, self.options.width
+        if not self._model.draft.by_level:
+            nodes = nodes[paths >= self.options.least_path]
+            if len(nodes) <= width:
+                return nodes
+            return np.sort(nodes[likeliest_per_group(forest.path[nodes], forest.request[nodes], batch, width)])
+        if len(nodes) == 0:
             return nodes
-        return nodes[top_per_group(forest.request[nodes], forest.path[nodes], width)]
+        rates, row_price = self._growth.at(int(forest.depth[nodes[0]])), self._row_price()
+        able = np.flatnonzero(paths * rates.max() > row_price)  # no other has a child that is worth its row
+        nodes, paths = nodes[able], paths[able]
+        order = likeliest_per_group(paths, forest.request[nodes], batch, width)
+        seconds = self._model.draft.level_seconds(batch, np.arange(1, len(order) + 1))
+        scale = self.price * self._model.refinement.scale
+        return np.sort(nodes[order[: best_width(paths[order], rates, row_price, scale * seconds)]])
 
     def _look(self, drafted: int) -> int:
         """Nodes to verify although they do not pay, out of the exploration budget."""
         if drafted == 0 or self._explore_budget <= 0:
             return 0
-        seconds = self._step_seconds(np.arange(min(drafted, self.options.explore_nodes) + 1))
+        seconds = self._passes(min(drafted, self.options.explore_nodes))
         count = int(np.flatnonzero(seconds - seconds[0] <= self._explore_budget)[-1])
         self._explore_budget -= float(seconds[count] - seconds[0])
         return count

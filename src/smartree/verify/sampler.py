@@ -83,17 +83,18 @@ def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> t
 
 def _nucleus_floor(scores: torch.Tensor, ps: Sequence[float]) -> torch.Tensor:
     """[R, 1] smallest logit of the smallest set of best tokens whose probability reaches p; -inf where p is 1."""
+    floor = torch.full_like(scores[:, :1], -torch.inf)
     wanted = scores.new_tensor(ps)[:, None]
-    total = scores.logsumexp(dim=-1, keepdim=True)
-    limited = wanted < 1
-    count = min(_FIRST_LOOK, scores.shape[-1])
-    while True:
-        best = scores.topk(count, dim=-1).values
-        before = torch.cumsum((best - total).exp(), dim=-1)
-        enough = (before[:, -1:] >= wanted) | ~limited
-        if count == scores.shape[-1] or bool(enough.all()):
+    rows = torch.nonzero(wanted[:, 0] < 1)[:, 0]
+    for count in sorted(
+        {min(_FIRST_LOOK, scores.shape[-1]), scores.shape[-1]}
+    ):  # all are sorted only where few are not enough
+        mine = scores[rows]
+        best = mine.topk(count, dim=-1).values
+        sums = torch.cumsum((best - mine.logsumexp(dim=-1, keepdim=True)).exp(), dim=-1)
+        inside = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], dim=-1) < wanted[rows]
+        floor[rows] = best.gather(1, inside.sum(dim=-1, keepdim=True) - 1)
+        rows = rows[sums[:, -1] < wanted[rows, 0]]
+        if len(rows) == 0:
             break
-        count = scores.shape[-1]
-    inside = torch.cat([torch.zeros_like(before[:, :1]), before[:, :-1]], dim=-1) < wanted
-    last = inside.sum(dim=-1, keepdim=True) - 1
-    return torch.where(limited, best.gather(1, last), -torch.inf)
+    return floor

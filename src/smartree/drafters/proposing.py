@@ -1,0 +1,45 @@
+"""From draft logits to candidates: the most likely children of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from smartree.tree.forest import Candidates, Ints
+
+_LEAST_PROBABILITY = 1e-9
+
+
+def top_children(
+    nodes: Ints,
+    logits: torch.Tensor,
+    temperatures: Sequence[float],
+    top_k: int,
+    token_ids: Ints | None = None,
+) -> Candidates:
+    """The `top_k` most likely children of every node; one transfer to the host a level.
+
+    Args:
+        nodes: [n] parents.
+        logits: [n, draft vocabulary].
+        temperatures: [n] of the requests, which sharpen or flatten the draft's probabilities too; 0 counts as 1.
+        top_k: children of a node.
+        token_ids: [draft vocabulary] the target's id of each draft token; None if they are the same.
+    """
+    top_k = min(top_k, logits.shape[-1])
+    scores = logits.float()
+    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
+        scores = scores / scores.new_tensor([temperature or 1.0 for temperature in temperatures])[:, None]
+    best = scores.topk(top_k, dim=-1)
+    chances = (best.values - scores.logsumexp(dim=-1, keepdim=True)).exp()
+    tokens = best.indices.cpu().numpy().ravel()
+    return Candidates(
+        np.repeat(nodes, top_k),
+        tokens if token_ids is None else token_ids[tokens],
+        np.clip(chances.cpu().numpy().astype(np.float64).ravel(), _LEAST_PROBABILITY, 1.0),
+        np.tile(np.arange(top_k), len(nodes)),
+        np.full(len(tokens), -1),
+        np.zeros(len(tokens)),
+    )

@@ -1,0 +1,82 @@
+"""Hidden states of a few layers, taken while a pass runs: what EAGLE-like drafters read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from smartree.errors import InputError
+
+
+class LayerTaps:
+    """The residual stream entering chosen layers, as references: nothing is kept that the pass would have freed but
+    the chosen states, and no full list of hidden states is built.
+
+    Layer i means the state that enters decoder layer i (`hidden_states[i]` of Hugging Face models); the number of
+    layers itself means the state that leaves the last layer, before the final norm.
+    """
+
+    def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
+        """Args:
+            model: a causal LM.
+            layers: layers to tap, in the order wanted.
+
+        Raises:
+            InputError: the model has no such layer, or no list of layers was found.
+        """
+        self._modules = decoder_layers(model)
+        self.layers = tuple(layers)
+        wrong = next((layer for layer in self.layers if not 0 <= layer <= len(self._modules)), None)
+        if wrong is not None:
+            raise InputError(f"Layer {wrong} is wanted of a model with {len(self._modules)} layers.")
+        self._states: dict[int, torch.Tensor] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hooks are on only while their own engine's pass runs: engines may share a model."""
+        handles = []
+        for layer in dict.fromkeys(self.layers):
+            if layer < len(self._modules):
+                hook = self._entering(layer)
+                handles.append(self._modules[layer].register_forward_pre_hook(hook, with_kwargs=True))
+            else:
+                handles.append(self._modules[-1].register_forward_hook(self._leaving(layer)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def rows(self, index: torch.Tensor) -> torch.Tensor:
+        """[M, layers * hidden] the tapped states of rows `index` of the last pass, side by side."""
+        return torch.cat([self._states[layer].index_select(0, index) for layer in self.layers], dim=-1)
+
+    def _entering(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._states[layer] = (args[0] if args else kwargs["hidden_states"])[0]
+
+        return hook
+
+    def _leaving(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+            self._states[layer] = (output[0] if isinstance(output, tuple) else output)[0]
+
+        return hook
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The list of decoder layers of a causal or vision-language model.
+
+    Raises:
+        InputError: there is none.
+    """
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and name.rpartition(".")[2] == "layers" and len(module) == count:
+            return module
+    raise InputError(f"{type(model).__name__} keeps its {count} layers where smartree does not look for them.")

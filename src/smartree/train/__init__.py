@@ -1,0 +1,1 @@
+"""Trains drafter heads: texts from the target itself, features, training, checkpoints."""
