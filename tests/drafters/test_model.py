@@ -31,7 +31,7 @@ def a_drafter(architecture: str = "llama", top_k: int = 4) -> ModelDrafter:
 def plain_cache(model: LoadedModel, tokens: list[int]) -> torch.Tensor:
     runner = ModelRunner(model, 1, 256)
     runner.forward([causal_group(0, 0, len(tokens))], np.array(tokens))
-    return runner.cache.data[:, :, 0, :, : len(tokens)]
+    return torch.stack([runner.cache.keys, runner.cache.values], dim=1)[:, :, 0, :, : len(tokens)]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -92,7 +92,12 @@ def test_after_every_step_the_cache_is_that_of_the_plain_prefix(architecture: st
             slot = drafter.runner.seating.slot(text.id)
             assert rows <= len(text.tokens)
             expected = plain_cache(loaded(architecture), text.tokens[:rows])
-            assert torch.allclose(drafter.runner.cache.data[:, :, slot, :, :rows], expected, rtol=1e-9, atol=1e-9)
+            assert torch.allclose(
+                torch.stack([drafter.runner.cache.keys, drafter.runner.cache.values], dim=1)[:, :, slot, :, :rows],
+                expected,
+                rtol=1e-9,
+                atol=1e-9,
+            )
         if draw.random() < 0.3:  # one leaves, another comes
             gone = texts.pop(int(draw.integers(len(texts))))
             drafter.release(gone.id)

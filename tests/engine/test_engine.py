@@ -101,8 +101,8 @@ def assert_cache_is_plain(runner: ModelRunner, target: LoadedModel, requests: Se
         assert rows <= len(request.tokens)
         alone = ModelRunner(target, 1, WINDOW)
         alone.forward([causal_group(0, 0, rows)], np.array(request.tokens[:rows]))
-        mine = runner.cache.data[:, :, runner.seating.slot(request.id), :, :rows]
-        assert torch.allclose(mine, alone.cache.data[:, :, 0, :, :rows], rtol=1e-9, atol=1e-9)
+        mine = runner.cache.values[:, runner.seating.slot(request.id), :, :rows]
+        assert torch.allclose(mine, alone.cache.values[:, 0, :, :rows], rtol=1e-9, atol=1e-9)
         compared += rows
     return compared
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from smartree.models.cache import SlotCache
 from smartree.models.load import LoadedModel, prepare_model
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.runner import ModelRunner
@@ -25,6 +26,11 @@ PREFIXES = random_prompts([1, 6, 7, 23], seed=1)
 def loaded(architecture: str, dtype: torch.dtype = torch.float64) -> LoadedModel:
     # Logits of a usual size: their error is what is bounded here.
     return prepare_model(tiny_model(architecture, peak=1.0, dtype=dtype), None, architecture)
+
+
+def data(cache: SlotCache) -> torch.Tensor:
+    """[layers, 2, slots, kv_heads, rows, head_dim] a copy of all there is."""
+    return torch.stack([cache.keys, cache.values], dim=1)
 
 
 def random_tree(draw: np.random.Generator, size: int) -> DraftTree:
@@ -54,7 +60,7 @@ def plain(model: LoadedModel, tokens: Sequence[int]) -> tuple[torch.Tensor, torc
     """Logits [n, vocabulary] and cache rows [layers, 2, heads, n, dim] of a sequence run in one go."""
     runner = ModelRunner(model, 1, WINDOW)
     logits = runner.forward([causal_group(0, 0, len(tokens))], np.array(tokens))
-    return logits, runner.cache.data[:, :, 0, :, : len(tokens)]
+    return logits, data(runner.cache)[:, :, 0, :, : len(tokens)]
 
 
 def prefill(runner: ModelRunner, slots: Sequence[int]) -> None:
@@ -176,7 +182,7 @@ def test_committing_any_accepted_path_leaves_the_cache_of_the_plain_prefix(archi
             runner.commit(10 + request, [base + row - int(start) for row in reversed(rows)])
             text = PREFIXES[request][:-1] + path_tokens(packed, rows[0])
             assert runner.seating.cached[10 + request] == len(text)
-            mine = runner.cache.data[:, :, request, :, : len(text)]
+            mine = data(runner.cache)[:, :, request, :, : len(text)]
             assert torch.allclose(mine, plain(model, text)[1], rtol=1e-9, atol=1e-9)
 
 
@@ -212,5 +218,5 @@ def test_seating_moves_the_rows_with_the_requests() -> None:
     for request_id, prefix in zip([1, 2, 3], PREFIXES, strict=False):
         if len(prefix) == 1:
             continue
-        mine = runner.cache.data[:, :, runner.seating.slot(request_id), :, : len(prefix) - 1]
+        mine = data(runner.cache)[:, :, runner.seating.slot(request_id), :, : len(prefix) - 1]
         assert torch.allclose(mine, plain(model, prefix[:-1])[1], rtol=1e-9, atol=1e-9)

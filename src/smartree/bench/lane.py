@@ -29,7 +29,8 @@ from smartree.engine.request import Request
 from smartree.engine.stats import EngineStats
 from smartree.sampling_params import SamplingParams
 
-_WARM_UP_STEPS = 24  # steps of a new engine before anything counts: kernels are chosen, prices and rates are learned
+WARM_UP_STEPS = 24
+"""Steps of a new engine before anything counts: kernels are chosen, prices and acceptance rates are learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Lane:
             self.engine.step()
             place_is_free = self.engine.unfinished < self.batch
             all_joined = all(request.output for request in opening[: self.batch])
-            if place_is_free and all_joined and (self._warm or self.engine.stats.steps >= _WARM_UP_STEPS):
+            if place_is_free and all_joined and (self._warm or self.engine.stats.steps >= WARM_UP_STEPS):
                 break
         self._warm = True
         self._running = [request for request in opening if request.finish_reason is None]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from smartree.bench.cell import Advance, make_lane, run_lanes
 from smartree.bench.config import PLAIN, tree_name
+from smartree.bench.estimate import Round
 from smartree.bench.lane import Lane, Load
 from smartree.bench.screening import screen
 from smartree.policies.fixed import TreeSize
@@ -19,8 +20,6 @@ _SCREEN_TOKENS = 24
 _RACERS = 8
 # Each round decodes more tokens a prompt and keeps fewer of the lanes; plain decoding takes part from the start.
 _ROUNDS = ((24, 4), (48, 2), (96, 1))
-SEARCH_SHARES = (0.2, 0.4, 0.2, 0.2)
-"""About what the screening and the rounds take of a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,29 @@ def search_tree(llm: LLM, search: Search, advance: Advance) -> str:
         advance: hears of progress, shares of the whole search.
     """
 
-    def part(share: float) -> Advance:
-        return lambda name, done: advance(name, share * done)
+    work = [each.lanes * each.tokens for each in rounds(search.grid)]
+
+    def part(place: int) -> Advance:
+        return lambda name, done: advance(name, done * work[place] / sum(work))
 
     grid, load = list(search.grid), search.load
     if len(grid) > _RACERS:
-        short = _shortened(load, _SCREEN_TOKENS)
-        grid = screen(llm, grid, search.batch, short, _RACERS, part(SEARCH_SHARES[0]))
+        grid = screen(llm, grid, search.batch, _shortened(load, _SCREEN_TOKENS), _RACERS, part(0))
     lanes = [make_lane(llm, PLAIN, search.batch)]
     lanes += [make_lane(llm, tree_name(size), search.batch, size) for size in grid]
-    for (tokens, most), share in zip(_ROUNDS, SEARCH_SHARES[1:], strict=True):
-        if len(lanes) > 1:
-            lanes = _race(lanes, _shortened(load, tokens), part(share))[:most]
+    for place, (tokens, most) in enumerate(_ROUNDS, 1):
+        lanes = _race(lanes, _shortened(load, tokens), part(place))[:most]
     return lanes[0].name
+
+
+def rounds(grid: Sequence[TreeSize]) -> list[Round]:
+    """What a search consists of: the screening, then the races."""
+    widths = len({size.top_k for size in grid}) if len(grid) > _RACERS else 0
+    found, lanes = [Round(widths, _SCREEN_TOKENS, new=True)], min(len(grid), _RACERS) + 1
+    for tokens, most in _ROUNDS:
+        found.append(Round(lanes, tokens, new=len(found) == 1))
+        lanes = min(lanes, most)
+    return found
 
 
 def _race(lanes: Sequence[Lane], load: Load, advance: Advance) -> list[Lane]:

@@ -75,6 +75,8 @@ def _save(file: Path, draw: Callable[[Any, Sequence[Row]], None], rows: Sequence
             for side in ("top", "right"):
                 axes.spines[side].set_visible(False)
             axes.label_outer()
+    if panels[0][0].get_yscale() == "linear":
+        panels[0][0].set_ylim(bottom=0)  # the panels share it; set before all have been drawn it would keep their size
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside right center")
     figure.suptitle(title, fontsize=9)
@@ -86,13 +88,11 @@ def _draw_speedup(axes: Any, rows: Sequence[Row]) -> None:
     for policy, own in _lines(axes, rows, "speedup"):
         low, high = ([row[name] for row in own] for name in ("speedup_low", "speedup_high"))
         axes.fill_between([row["batch"] for row in own], low, high, color=_STYLES[policy][0], alpha=0.15, linewidth=0)
-    axes.set_ylim(bottom=0)
     axes.set_ylabel("speedup over plain decoding")
 
 
 def _draw_tau(axes: Any, rows: Sequence[Row]) -> None:
     _lines(axes, rows, "tau")
-    axes.set_ylim(bottom=0)
     axes.set_ylabel("tau, tokens per request and step")
 
 
@@ -107,7 +107,7 @@ def _draw_step_time(axes: Any, rows: Sequence[Row]) -> None:
     """Predicted over measured time of a pass, a point for each policy and batch size."""
     ends = [row[name] for row in rows for name in ("step_ms_measured", "step_ms_predicted") if row[name] == row[name]]
     if ends:
-        axes.axline((min(ends), min(ends)), slope=1, color="#777777", linewidth=0.8)
+        axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#777777", linewidth=0.8)
     for policy in _policies(rows):
         colour, marker, *_ = _STYLES[policy]
         own = [row for row in rows if row["policy"] == policy]

@@ -14,7 +14,8 @@ from rich.text import Text
 from smartree.bench.config import ORACLE, PLAIN
 
 Row = dict[str, Any]
-MEAN = "mean of the suites"
+MEAN = "all suites"
+_HEADING = "SR   tau     N"
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -49,7 +50,7 @@ def means(rows: Sequence[Row]) -> list[Row]:
 
 def _table(suite: str, temperature: float, rows: Sequence[Row]) -> Table:
     table = Table(
-        title=f"{suite}, temperature {temperature:g}: SR  tau  verified tokens a step",
+        title=f"{suite}, T={temperature:g}",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -58,7 +59,7 @@ def _table(suite: str, temperature: float, rows: Sequence[Row]) -> Table:
     table.add_column("policy")
     batches = sorted({row["batch"] for row in rows})
     for batch in batches:
-        table.add_column(f"batch {batch}", justify="right")
+        table.add_column(f"batch {batch}\n{_HEADING}", justify="right")
     for policy in dict.fromkeys(row["policy"] for row in rows):
         cells = {row["batch"]: row for row in rows if row["policy"] == policy}
         table.add_row(Text(policy), *(_cell(cells[batch]) for batch in batches))
@@ -81,7 +82,10 @@ def notes(rows: Sequence[Row], rounds: bool) -> list[str]:
         rows: the results.
         rounds: True if the element type is so coarse that rounding may change tokens.
     """
-    told = ["SR: tokens/s over those of none; tau: tokens a request gets per step; red: slower than plain decoding."]
+    told = [
+        "SR: tokens/s over those of none (red: slower); tau: tokens a request gets per step; N: verified tokens of a "
+        "step, all requests together."
+    ]
     others = [row for row in rows if row["policy"] != PLAIN]
     if not others:
         return told

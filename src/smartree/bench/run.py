@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from smartree.bench.cell import Cell, make_lane, measure_cell
 from smartree.bench.config import ORACLE, PLAIN, BenchConfig, Group, tree_name, tree_named
+from smartree.bench.estimate import Round, round_seconds
 from smartree.bench.lane import Lane, Load
-from smartree.bench.oracle import Search, search_tree
+from smartree.bench.oracle import Search, rounds, search_tree
 from smartree.bench.partial import Partial
 from smartree.bench.suites import EncodedSuite
 
 if TYPE_CHECKING:
     from smartree.engine.llm import LLM
-
-_CONTEXT = 256  # for estimates of time
-_SEARCH_WORK = 3.0  # a search takes about as long as decoding its prompts with that many policies
 
 
 class Watcher(Protocol):
@@ -57,18 +55,25 @@ class Bench:
 
     def jobs(self) -> list[Job]:
         """What is left to do, in order."""
-        cost = self.llm.cost_model()
         left = []
         for group in self.config.groups():
-            step = cost.autoregressive(group.batch, _CONTEXT) if cost else 1.0
-            suite, tokens, policies = self.suites[group.suite], self.config.max_tokens, len(self.config.policies)
-            repeats = [n for n in range(self.config.repeats) if self.done.find(group, n) is None]
+            repeats: list[int | None] = [n for n in range(self.config.repeats) if self.done.find(group, n) is None]
             if self.config.oracle and repeats and group not in self.done.trees:
-                requests = len(suite.search) + group.batch
-                left.append(Job(group, None, _SEARCH_WORK * step * requests * tokens / group.batch))
-            seconds = policies * step * (len(suite.measured) + group.batch) * tokens / group.batch
-            left += [Job(group, repeat, seconds) for repeat in repeats]
+                repeats.insert(0, None)
+            new = True
+            for repeat in repeats:
+                left.append(Job(group, repeat, self._seconds(group, repeat, new)))
+                new = new and repeat is None
         return left
+
+    def _seconds(self, group: Group, repeat: int | None, new: bool) -> float:
+        """About how long a job takes."""
+        cost = self.llm.cost_model()
+        assert cost is not None  # a bench has a profile
+        work = [Round(len(self.config.policies), self.config.max_tokens, new)]
+        if repeat is None:
+            work = rounds(self.config.oracle_grid)
+        return sum(round_seconds(cost, self._load(group, repeat), group.batch, each) for each in work)
 
     def run(self, watcher: Watcher) -> None:
         """Does what is left. An exception of the watcher's, or Ctrl-C, loses no more than the part in progress."""
@@ -78,7 +83,7 @@ class Bench:
             def advance(policy: str, share: float, job: Job = job) -> None:
                 watcher.advance(f"{job.group}, {'oracle tries ' * (job.repeat is None)}{policy}", share * job.seconds)
 
-            load = self._load(job)
+            load = self._load(job.group, job.repeat)
             if job.repeat is None:
                 search = Search(self.config.oracle_grid, job.group.batch, load)
                 self.done.add_tree(job.group, search_tree(self.llm, search, advance))
@@ -88,10 +93,10 @@ class Bench:
             if place + 1 == len(jobs) or jobs[place + 1].group != job.group:
                 watcher.finished(job.group)
 
-    def _load(self, job: Job) -> Load:
-        suite = self.suites[job.group.suite]
-        prompts = suite.search if job.repeat is None else suite.measured
-        return Load(prompts, self.config.max_tokens, job.group.temperature, self.config.seed)
+    def _load(self, group: Group, repeat: int | None) -> Load:
+        suite = self.suites[group.suite]
+        prompts = suite.search if repeat is None else suite.measured
+        return Load(prompts, self.config.max_tokens, group.temperature, self.config.seed)
 
 
 class _Lanes:

@@ -14,6 +14,7 @@ import numpy as np
 
 from smartree.bench.cell import Advance, make_lane
 from smartree.bench.config import tree_name
+from smartree.bench.estimate import mean_length
 from smartree.bench.lane import Lane, Load
 from smartree.bench.measures import ratio
 from smartree.engine.trace import NodeTrace
@@ -75,7 +76,7 @@ def screen(llm: LLM, grid: Sequence[TreeSize], batch: int, load: Load, most: int
     """
     cost = llm.cost_model()
     assert cost is not None  # a bench has a profile
-    context = sum(len(prompt) for prompt in load.prompts) // len(load.prompts) + load.max_tokens // 2
+    context = mean_length(load.prompts) + load.max_tokens // 2
     by_level = llm.drafter is not None and llm.drafter.by_level
     widths = sorted({size.top_k for size in grid})
     rates: dict[TreeSize, float] = {}

@@ -212,9 +212,8 @@ def _header(llm: LLM, suites: Sequence[Suite], context: typer.Context) -> dict[s
     """Everything that somebody needs to run the same again; prompts by their number in the suite."""
     header = run_header(llm)
     del header["policy"]  # of the model's own engine, which decodes nothing here
-    arguments = {
-        name: str(value) if isinstance(value, Path) else value for name, value in sorted(context.params.items())
-    }
+    given = sorted(context.params.items())
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in given}
     prompts = {suite.name: list(suite.measured_rows) for suite in suites}
     search = {suite.name: list(suite.search_rows) for suite in suites if suite.search}
     return header | {

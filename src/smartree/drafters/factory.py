@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+
 from smartree.drafters.base import Drafter
+from smartree.drafters.eagle3.checkpoint import is_eagle3, read_checkpoint
+from smartree.drafters.eagle3.drafter import Eagle3Drafter
+from smartree.drafters.eagle3.runner import LoadedHead
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.errors import InputError
@@ -10,7 +18,8 @@ from smartree.models.load import LoadedModel, load_model
 
 
 def make_drafter(name: str, target: LoadedModel, slots: int, window: int) -> Drafter | None:
-    """ "auto" and "ngram" look the text up; "none" drafts nothing; anything else is a model's folder or id.
+    """ "auto" and "ngram" look the text up; "none" drafts nothing; anything else is the folder or id of a model or an
+    EAGLE-3 head.
 
     Raises:
         InputError: the draft model cannot be loaded or has another vocabulary.
@@ -19,8 +28,27 @@ def make_drafter(name: str, target: LoadedModel, slots: int, window: int) -> Dra
         return None
     if name in ("auto", "ngram"):
         return NgramDrafter()
+    folder = head_folder(name)
+    if folder is not None:
+        return Eagle3Drafter(LoadedHead(read_checkpoint(folder), target, name), slots, window)
     dtype = str(target.dtype).removeprefix("torch.")
     return model_drafter(load_model(name, dtype=dtype, device=str(target.device)), target, slots, window)
+
+
+def head_folder(name: str) -> Path | None:
+    """The folder of a head, fetched from the hub if need be; None if the name is not one of a head."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder if is_eagle3(folder) else None
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return None
+    try:
+        config = Path(hf_hub_download(name, "config.json"))
+        if not is_eagle3(config.parent):
+            return None
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.bin"]))
+    except (OSError, ValueError, HfHubHTTPError):
+        return None  # loading it as a model says what is wrong with the name or the network
 
 
 def model_drafter(loaded: LoadedModel, target: LoadedModel, slots: int, window: int) -> ModelDrafter:

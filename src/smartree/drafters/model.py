@@ -9,15 +9,14 @@ import numpy as np
 import torch
 
 from smartree.drafters.base import BaseDrafter, DraftRequest
+from smartree.drafters.catch_up import CatchUp, Pending
 from smartree.drafters.proposing import top_children
 from smartree.drafters.tree_rows import TreeRows
 from smartree.models.load import LoadedModel
-from smartree.models.packed_pass import RowGroup, causal_group
+from smartree.models.packed_pass import RowGroup
 from smartree.models.rehearsal import rehearsal
 from smartree.models.runner import ModelRunner
 from smartree.tree.forest import Candidates, Forest, Ints
-
-_LONG_CATCH_UP = 64  # requests that must read more tokens than this get an attention call of their own
 
 
 class ModelDrafter(BaseDrafter):
@@ -95,24 +94,18 @@ class ModelDrafter(BaseDrafter):
 
     def _read_committed(self, roots: Ints) -> torch.Tensor:
         """Reads what was committed since the last time; logits after each request's last token."""
-        seating = self.runner.seating
+        cached = self.runner.seating.cached
         pending = []
         for root in roots.tolist():
             request = self._requests[root]
-            pending.append((root, seating.cached[request.id], request.tokens[seating.cached[request.id] :]))
-        long = [entry for entry in pending if len(entry[2]) > _LONG_CATCH_UP]
-        short = [entry for entry in pending if len(entry[2]) <= _LONG_CATCH_UP]
-        groups = [causal_group(root, cached, len(tokens)) for root, cached, tokens in long]
-        if short:
-            groups.append(_causal_rows(short))
-        order = long + short
-        ends = np.cumsum([len(tokens) for _, _, tokens in order]) - 1
-        tokens = np.array([token for _, _, tokens in order for token in tokens], np.int64)
-        logits = self.runner.forward(groups, self._known(tokens), ends)
-        for root, cached, new in order:
-            seating.cached[self._requests[root].id] = cached + len(new)
-        place = {root: row for row, (root, _, _) in enumerate(order)}
-        return logits[[place[root] for root in roots.tolist()]]
+            pending.append(Pending(root, cached[request.id], request.tokens[cached[request.id] :]))
+        catch_up = CatchUp(pending)
+        keep = catch_up.last_rows(roots.tolist())
+        order = np.argsort(keep)
+        logits = self.runner.forward(catch_up.groups, self._known(catch_up.tokens), keep[order])
+        for one in catch_up.order:
+            cached[self._requests[one.slot].id] = one.cached + len(one.tokens)
+        return logits[np.argsort(order)]
 
     def _read_level(self, forest: Forest, nodes: Ints) -> torch.Tensor:
         """Feeds one level of nodes behind the tree rows already cached; logits in the order of `nodes`."""
@@ -147,14 +140,3 @@ class ModelDrafter(BaseDrafter):
     def release(self, request_id: int) -> None:
         """Empties a request's slot."""
         self.runner.seating.release(request_id)
-
-
-def _causal_rows(pending: Sequence[tuple[int, int, Sequence[int]]]) -> RowGroup:
-    """One group of requests that each read a few tokens."""
-    sizes = np.array([len(tokens) for _, _, tokens in pending])
-    cached = np.array([rows for _, rows, _ in pending])
-    width = int(sizes.max())
-    inside = np.arange(width) < sizes[:, None]
-    mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
-    depths = np.concatenate([np.arange(size) for size in sizes])
-    return RowGroup([root for root, _, _ in pending], cached, cached, sizes, depths, mask)

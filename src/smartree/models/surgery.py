@@ -33,6 +33,10 @@ class PrepackedLinear(nn.Module):
         self.packed = packed
         self.bias = linear.bias
 
+    def dense(self) -> torch.Tensor:
+        """[out, in] the weight in the usual layout, a copy."""
+        return self.packed.to_dense()
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs @ weight.T + bias."""
         return torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
@@ -80,6 +84,11 @@ class MergedPart(nn.Module):
         if place == 0:
             self.merged = merged
         self._place = place
+
+    def weight(self) -> torch.Tensor:
+        """[out, in] this layer's own rows."""
+        merged = self._merged[0]
+        return weight_of(merged.linear).split(merged.sizes)[self._place]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs @ weight.T + bias of this layer."""
@@ -142,3 +151,14 @@ def _fused(norm: nn.Module) -> FusedRMSNorm | None:
         if torch.allclose(fused(probe), expected, rtol=tolerance, atol=tolerance):
             return fused
     return None
+
+
+def weight_of(module: nn.Module) -> torch.Tensor:
+    """[out, in] the weight of a linear layer, whatever surgery did to it."""
+    if isinstance(module, PrepackedLinear):
+        return module.dense()
+    if isinstance(module, MergedPart):
+        return module.weight()
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.detach()

@@ -1,0 +1,64 @@
+"""Committed tokens that a drafter has not read yet, as rows of one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartree.models.packed_pass import RowGroup, causal_group
+from smartree.tree.forest import Ints
+
+_LONG = 64  # requests that must read more tokens than this get an attention call of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What one request has to read.
+
+    Attributes:
+        slot: its cache slot, which is its place in the batch.
+        cached: rows it has read.
+        tokens: those that are new, at least one.
+    """
+
+    slot: int
+    cached: int
+    tokens: Sequence[int]
+
+
+class CatchUp:
+    """One pass that lets every request read what is new.
+
+    Attributes:
+        order: the requests as their rows follow each other.
+        groups: the rows' layout.
+        tokens: [N] token ids.
+    """
+
+    def __init__(self, pending: Sequence[Pending]) -> None:
+        long = [one for one in pending if len(one.tokens) > _LONG]
+        short = [one for one in pending if len(one.tokens) <= _LONG]
+        self.order = long + short
+        self.groups = [causal_group(one.slot, one.cached, len(one.tokens)) for one in long]
+        if short:
+            self.groups.append(_causal_rows(short))
+        self.tokens = np.array([token for one in self.order for token in one.tokens], np.int64)
+        ends = np.cumsum([len(one.tokens) for one in self.order]) - 1
+        self._last = dict(zip([one.slot for one in self.order], ends.tolist(), strict=True))
+
+    def last_rows(self, slots: Sequence[int]) -> Ints:
+        """Row of the last token of each of these requests."""
+        return np.array([self._last[slot] for slot in slots], np.int64)
+
+
+def _causal_rows(pending: Sequence[Pending]) -> RowGroup:
+    """One group of requests that each read a few tokens."""
+    sizes = np.array([len(one.tokens) for one in pending])
+    cached = np.array([one.cached for one in pending])
+    width = int(sizes.max())
+    inside = np.arange(width) < sizes[:, None]
+    mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
+    depths = np.concatenate([np.arange(size) for size in sizes])
+    return RowGroup([one.slot for one in pending], cached, cached, sizes, depths, mask)

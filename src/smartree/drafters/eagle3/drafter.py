@@ -1,0 +1,149 @@
+"""An EAGLE-3 head as drafter: features of accepted tokens from the target, tree levels packed for all requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from smartree.drafters.base import BaseDrafter, DraftRequest
+from smartree.drafters.catch_up import CatchUp, Pending
+from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
+from smartree.drafters.proposing import top_children
+from smartree.drafters.tree_rows import TreeRows
+from smartree.models.packed_pass import RowGroup
+from smartree.models.rehearsal import level_group
+from smartree.tree.forest import Candidates, Forest, Ints
+
+
+class Eagle3Drafter(BaseDrafter):
+    """Row j of the head's cache holds token j + 1 with the target's features of token j.
+
+    The first level of a step reads the committed tokens that are new, with the target's features; deeper levels read
+    nodes with their parents' states. Tree rows are written behind the committed ones and overwritten in the next step:
+    what the head computed from its own guesses is never kept.
+    """
+
+    name = "eagle3"
+    by_level = True
+
+    def __init__(self, loaded: LoadedHead, slots: int, window: int, top_k: int = 10) -> None:
+        """Args:
+        loaded: the head, fitted to its target.
+        slots: most requests at a time.
+        window: longest sequence the target will reach.
+        top_k: children proposed of a node.
+        """
+        self.max_depth = 32
+        self.loaded = loaded
+        self.feature_layers = loaded.feature_layers
+        self._slots, self._window, self._top_k = slots, window, min(top_k, loaded.spec.draft_vocab_size)
+        self._features: dict[int, list[torch.Tensor]] = {}
+        self._requests: Sequence[DraftRequest] = ()
+        self._tree_rows = TreeRows(0)
+        self._states = torch.empty(0)
+        self._state_of: dict[int, int] = {}
+
+    @cached_property
+    def runner(self) -> HeadRunner:
+        """The head with its cache, which is made when it is first needed."""
+        positions = self._window + self.max_depth + 1
+        return HeadRunner(self.loaded, self._slots, self._window + self.max_depth * self._top_k, positions)
+
+    @property
+    def fingerprint(self) -> str:
+        """Short hash of the head."""
+        return self.loaded.fingerprint
+
+    def fresh(self) -> Eagle3Drafter:
+        """The same head with an empty cache."""
+        return Eagle3Drafter(self.loaded, self._slots, self._window, self._top_k)
+
+    def rehearsal(self, batch: int, rows: int, context: int) -> Callable[[], None] | None:
+        """A level of the head, its choice of children included."""
+        if context + rows > self._window:
+            return None
+        states = torch.zeros(batch * rows, self.loaded.spec.hidden_size, dtype=self.loaded.dtype)
+        states = states.to(self.loaded.device)
+        nodes, tokens = (
+            np.zeros(batch * rows, np.int64),
+            np.arange(batch * rows) % min(100, self.loaded.spec.vocab_size),
+        )
+
+        def level() -> None:
+            _, normed = self.runner.forward([level_group(batch, rows, context)], tokens, states)
+            self._propose(nodes, normed, [0.0] * len(nodes))
+
+        return level
+
+    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+        """Keeps the features of new tokens until the next level is wanted."""
+        reduced = self.runner.features(features)
+        for request_id, rows in zip(request_ids, reduced.split(list(counts)), strict=True):
+            self._features.setdefault(request_id, []).append(rows)
+
+    def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
+        """Seats the batch; nothing is read before a level is wanted."""
+        self.runner.seat([request.id for request in requests])
+        self._requests = requests
+        self._tree_rows = TreeRows(len(requests))
+
+    def expand(self, forest: Forest, frontier: Ints) -> Candidates:
+        """The `top_k` most likely children of every frontier node."""
+        at_roots = len(frontier) > 0 and bool((frontier < forest.batch).all())
+        normed = self._read_committed(frontier) if at_roots else self._read_level(forest, frontier)
+        temperatures = [self._requests[request].temperature for request in forest.request[frontier].tolist()]
+        return self._propose(frontier, normed, temperatures)
+
+    def _propose(self, nodes: Ints, normed: torch.Tensor, temperatures: Sequence[float]) -> Candidates:
+        return top_children(nodes, self.runner.logits(normed), temperatures, self._top_k, self.loaded.token_ids)
+
+    def _read_committed(self, roots: Ints) -> torch.Tensor:
+        """Reads what was committed since the last time; what `logits` reads after each request's last token."""
+        cached = self.runner.seating.cached
+        pending, features = [], {}
+        for root in roots.tolist():
+            request = self._requests[root]
+            parts = self._features.pop(request.id)
+            features[root] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            # Row j reads token j + 1: the features of the last token come with the next step.
+            start = cached[request.id]
+            pending.append(Pending(root, start, request.tokens[start + 1 :]))
+            assert len(features[root]) == len(pending[-1].tokens), "a committed token without its features"
+        catch_up = CatchUp(pending)
+        ordered = torch.cat([features[one.slot] for one in catch_up.order])
+        states, normed = self.runner.forward(catch_up.groups, catch_up.tokens, ordered)
+        for one in catch_up.order:
+            cached[self._requests[one.slot].id] = one.cached + len(one.tokens)
+        last = torch.from_numpy(catch_up.last_rows(roots.tolist())).to(states.device)
+        self._remember(roots, states[last])
+        return normed[last]
+
+    def _read_level(self, forest: Forest, nodes: Ints) -> torch.Tensor:
+        """Feeds one level of nodes behind the tree rows already cached; in the order of `nodes`."""
+        cached = self.runner.seating.cached
+        base = np.array([cached.get(request.id, 0) for request in self._requests])
+        order = np.argsort(forest.request[nodes], kind="stable")
+        ordered = nodes[order]
+        counts = self._tree_rows.counts.copy()
+        mask, column_depths, sizes = self._tree_rows.add(forest, ordered)
+        group = RowGroup(
+            list(range(len(self._requests))), base, base + counts, sizes, forest.depth[ordered] - 1, mask, column_depths
+        )
+        parents = torch.tensor([self._state_of[parent] for parent in forest.parent[ordered].tolist()])
+        above = self._states[parents.to(self._states.device)]
+        states, normed = self.runner.forward([group], forest.token[ordered], above)
+        self._remember(ordered, states)
+        return normed[torch.from_numpy(np.argsort(order)).to(normed.device)]
+
+    def _remember(self, nodes: Ints, states: torch.Tensor) -> None:
+        """Keeps the states of the level just read: its nodes are the parents of the next one."""
+        self._states = states
+        self._state_of = {node: row for row, node in enumerate(nodes.tolist())}
+
+    def release(self, request_id: int) -> None:
+        """Empties a request's slot and drops its features."""
+        self._features.pop(request_id, None)
+        self.runner.seating.release(request_id)

@@ -1,0 +1,166 @@
+"""Runs a head for a target: packed levels over a slot cache of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
+from smartree.drafters.eagle3.head import Eagle3Head, Rotary
+from smartree.drafters.eagle3.spec import Eagle3Spec
+from smartree.errors import InputError
+from smartree.models.attention import packed_attention
+from smartree.models.cache import CacheShape, SlotCache
+from smartree.models.load import LoadedModel
+from smartree.models.packed_pass import PackedPass, RowGroup
+from smartree.models.seating import Seating
+from smartree.models.surgery import fuse_norms, merge_linears, prepack_linears, weight_of
+from smartree.models.taps import decoder_layers
+
+_FIRST_ROWS = 512
+
+
+class LoadedHead:
+    """A head fitted to a target: borrowed weights taken, layers to tap known, products merged and prepacked.
+
+    Engines share it; each has a `HeadRunner` of its own.
+    """
+
+    def __init__(self, checkpoint: Eagle3Checkpoint, target: LoadedModel, name: str) -> None:
+        """Args:
+            checkpoint: the head.
+            target: the model it drafts for.
+            name: what to call it in messages.
+
+        Raises:
+            InputError: the head was made for another model.
+        """
+        self.spec, self.name, self.fingerprint = checkpoint.spec, name, checkpoint.fingerprint
+        self.device, self.dtype = target.device, target.dtype
+        _require_fit(self.spec, target, name)
+        self.feature_layers = self.spec.layers_of(len(decoder_layers(target.model)))
+        table = checkpoint.token_ids
+        self.token_ids = None if table is None else table.numpy()
+        self._embeddings = (
+            input_rows(target)
+            if "embed_tokens" in self.spec.borrowed
+            else checkpoint.weights["embed_tokens.weight"].to(target.device, target.dtype)
+        )
+        self.head = self._build(checkpoint, target)
+        self.attentions = [layer.self_attn for layer in self.head.layers]
+
+    def _build(self, checkpoint: Eagle3Checkpoint, target: LoadedModel) -> Eagle3Head:
+        with torch.device("meta"):
+            head = Eagle3Head(self.spec)
+        weights = {name: tensor for name, tensor in checkpoint.weights.items() if name != "embed_tokens.weight"}
+        if "lm_head" in self.spec.borrowed:
+            rows = output_rows(target)
+            weights["lm_head.weight"] = rows if checkpoint.token_ids is None else rows[checkpoint.token_ids]
+        moved = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
+        head.load_state_dict(moved, assign=True)
+        head.requires_grad_(False)
+        fuse_norms(head)
+        merge_linears(head)
+        if target.device.type == "cpu":
+            prepack_linears(head)
+        return head
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[N] token ids -> [N, H]."""
+        return self._embeddings[tokens]
+
+
+def output_rows(target: LoadedModel) -> torch.Tensor:
+    """[V, Ht] the target's output embedding."""
+    return weight_of(target.model.get_output_embeddings())
+
+
+def input_rows(target: LoadedModel) -> torch.Tensor:
+    """[V, Ht] the target's input embedding."""
+    module = target.model.get_input_embeddings()
+    assert isinstance(module, nn.Embedding)
+    return module.weight.detach()
+
+
+def _require_fit(spec: Eagle3Spec, target: LoadedModel, name: str) -> None:
+    width = target.model.config.get_text_config(decoder=True).hidden_size
+    if spec.target_hidden_size != width:
+        raise InputError(
+            f"The head {name!r} reads hidden states of size {spec.target_hidden_size}, but {target.name!r} has "
+            f"{width}; it was made for another model."
+        )
+    if spec.vocab_size > target.vocab_size:
+        raise InputError(
+            f"The head {name!r} is for a vocabulary of {spec.vocab_size} tokens, but {target.name!r} has "
+            f"{target.vocab_size}; it was made for another model."
+        )
+    layers = len(decoder_layers(target.model))
+    if not all(0 <= layer <= layers for layer in spec.layers_of(layers)):
+        raise InputError(
+            f"The head {name!r} reads layers {list(spec.layers_of(layers))}, but {target.name!r} has {layers}; it was "
+            "made for another model."
+        )
+
+
+class HeadRunner:
+    """A head with its cache: runs packed levels."""
+
+    def __init__(self, loaded: LoadedHead, slots: int, window: int, positions: int) -> None:
+        """Args:
+        loaded: the head.
+        slots: most requests at a time; one more slot lets two change places.
+        window: most rows a request will ever need.
+        positions: most positions.
+        """
+        spec = loaded.spec
+        self.loaded, self.window = loaded, window
+        self.seating = Seating(slots + 1)
+        shape = CacheShape(spec.layers, spec.kv_heads, spec.head_dim)
+        self.cache = SlotCache(shape, slots + 1, min(_FIRST_ROWS, window), loaded.dtype, loaded.device)
+        self._rotary = Rotary(spec, positions, loaded.dtype, loaded.device)
+
+    @torch.inference_mode()
+    def features(self, states: torch.Tensor) -> torch.Tensor:
+        """Tapped states [M, taps * Ht] -> features [M, H]."""
+        return self.loaded.head.features(states)
+
+    @torch.inference_mode()
+    def forward(
+        self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], features: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs one level and stores its rows.
+
+        Args:
+            groups: who the rows belong to.
+            tokens: [N] token ids.
+            features: [N, H] of the tokens before them, or the states of their parents.
+
+        Returns:
+            [N, H] states for the next level, [N, H] what `logits` reads.
+        """
+        self.cache.ensure_rows(max(group.reach for group in groups), self.window)
+        packed = PackedPass(groups, self.cache)
+        attentions = self.loaded.attentions
+
+        def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            return packed_attention(attentions[layer], query, key, value, None, smartree=packed)[0]
+
+        embeddings = self.loaded.embed(torch.from_numpy(tokens).to(self.loaded.device))
+        rotation = self._rotary(packed.positions)
+        states, normed = self.loaded.head(embeddings[None], features[None], rotation, attend)
+        return states[0], normed[0]
+
+    @torch.inference_mode()
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """[K, H] -> [K, draft vocabulary]."""
+        return self.loaded.head.lm_head(normed)
+
+    @torch.inference_mode()
+    def seat(self, request_ids: Sequence[int]) -> None:
+        """Gives request i of the batch cache slot i."""
+        for move in self.seating.seat(request_ids):
+            self.cache.copy_slot(move.source, move.target, move.rows)
