@@ -6,12 +6,14 @@ import math
 
 from smartree import LLM, SamplingParams
 from smartree.bench.stopwatch import TimedPolicy
-from smartree.policies.factory import make_policy
+from smartree.policies.smart import SmartPolicy
 from tests.tiny import random_prompts
 
 
 def test_it_is_the_policy_with_a_clock(llm: LLM) -> None:
-    inner = make_policy("smart", llm.cost_model())
+    cost = llm.cost_model()
+    assert cost is not None
+    inner = SmartPolicy(cost)
     timed = TimedPolicy(inner)
     assert (timed.name, timed.inspects_tokens, timed.speculates) == ("smart", True, True)
     assert math.isnan(timed.predicted_seconds)

@@ -92,5 +92,5 @@ def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     suite = load_suite("org/data:main", None, 2, oracle=False)
     assert [prompt.text for prompt in suite.measured] == ["test 0", "test 2"]
     assert asked == [("org/data", "main")]
-    with pytest.raises(InputError, match="cannot be loaded from the hub: no such data set$"):
+    with pytest.raises(InputError, match=r"cannot be loaded from the hub: no such data set$"):
         load_suite("org/missing", None, 2, oracle=False)

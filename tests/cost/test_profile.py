@@ -208,3 +208,17 @@ def test_a_save_leaves_one_file(tmp_path: Path) -> None:
     for _ in range(2):
         Profile(None, VERIFY[:1]).save(tmp_path / "profile.json")
     assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_what_was_learned_of_the_drafter_is_saved_with_the_profile() -> None:
+    learned = {"shape": [1], "rows": [], "seen": [], "accepted": [], "raw": []}
+    assert through_json(Profile(KEY, VERIFY, calibration=learned)).calibration == learned
+    assert "calibration" not in Profile(KEY, VERIFY).to_json()
+
+
+def test_a_malformed_calibration_is_refused() -> None:
+    data = Profile(KEY, VERIFY).to_json() | {"calibration": [1, 2]}
+    with pytest.raises(InputError) as error:
+        Profile.from_json(data)
+    assert one_sentence(error)
+    assert "calibration" in str(error.value)

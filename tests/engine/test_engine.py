@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def decode(
     how: Policy,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams | Sequence[SamplingParams],
-    **settings: int,
+    **settings: Any,
 ) -> list[Request]:
     engine = Engine(target, drafter, how, **settings)
     each = [params] * len(prompts) if isinstance(params, SamplingParams) else params

@@ -416,3 +416,22 @@ def test_every_engine_gets_a_drafter_that_has_seen_nothing() -> None:
     assert isinstance(second.drafter, NgramDrafter)
     assert first.drafter.acceptance.rates().tolist() != untouched
     assert second.drafter.acceptance.rates().tolist() == untouched
+
+
+def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: Path) -> None:
+    settings: dict[str, object] = {"policy": "eagle2", "max_batch": 8}
+    first = make_llm(drafter=tiny_model("llama", seed=3), profile=None, **settings)
+    first.profile = Profile(profile_key(first.target, first.drafter), flat_profile(levels=True).verify)
+    untouched = first.engine.calibration.to_json()
+    first.generate([[5, 6, 7]], SamplingParams(max_tokens=12))
+    assert first.save_calibration()
+    learned = first.engine.calibration.to_json()
+    assert learned != untouched
+    second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.saved_profile(), **settings)
+    assert second.engine.calibration.to_json() == learned
+    assert first.make_engine("eagle2").calibration.to_json() == learned
+
+
+def test_lookup_learns_by_itself_and_saves_nothing(llm: LLM, own_cache: Path) -> None:
+    llm.generate([[5, 6, 7]], SamplingParams(max_tokens=4))
+    assert not llm.save_calibration()

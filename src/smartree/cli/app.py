@@ -23,13 +23,14 @@ from smartree.cli.generate import generate
 from smartree.cli.plan import plan
 from smartree.cli.profile import profile
 from smartree.cli.simulate import simulate
+from smartree.cli.train import train
 from smartree.errors import InputError
 
 _BAD_INPUT, _FAILED, _INTERRUPTED = 2, 1, 130
 _ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for verb in (demo, profile, generate, chat, explain, plan, simulate, bench):
+for verb in (demo, profile, generate, chat, explain, plan, simulate, train, bench):
     app.command()(verb)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smartree.cli import options
-from smartree.cli.loading import load_llm
+from smartree.cli.loading import load_llm, remember
 from smartree.cli.prompts import Message, encode_chat, has_chat_template
 from smartree.cli.terminal import interactive, note
 from smartree.config import EngineConfig
@@ -50,7 +50,7 @@ def chat(
     conversation = Conversation(llm, params, system)
     for line in _lines():
         if line == "/quit":
-            return
+            break
         if line == "/reset":
             conversation.reset()
             note("The conversation starts anew.")
@@ -58,6 +58,7 @@ def chat(
             note(f"{line.split()[0]} is unknown. {_HELP}")
         else:
             _answer(conversation, line)
+    remember(llm)
 
 
 class Conversation:

@@ -12,7 +12,7 @@ from rich.text import Text
 from smartree.cli import options
 from smartree.cli.header import run_header
 from smartree.cli.json_file import JsonFile
-from smartree.cli.loading import load_llm
+from smartree.cli.loading import load_llm, remember
 from smartree.cli.prompts import Prompt, gather_prompts, has_chat_template
 from smartree.cli.terminal import note, progress_bar, result_console, shorten
 from smartree.config import EngineConfig
@@ -52,6 +52,7 @@ def generate(
     if not target.to_stdout:
         print_outputs(given, outputs)
     target.write(report(llm, given, outputs, params, seconds, raw))
+    remember(llm)
     note(summary(llm, outputs, seconds))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
-from smartree.cli.terminal import progress_bar
+from smartree.cli.terminal import note, progress_bar
 from smartree.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ def measure_profile(llm: LLM) -> Profile:
     """Measures the machine anew, with progress, and saves the profile."""
     with progress_bar() as bar:
         return llm.measure(MeasuringProgress(bar))
+
+
+def remember(llm: LLM) -> None:
+    """Saves what the engine has learned of its drafter for the next start; failing to is no reason to fail."""
+    try:
+        llm.save_calibration()
+    except OSError as error:
+        note(f"What was learned of the drafter could not be saved: {error.strerror}.")
 
 
 class MeasuringProgress:

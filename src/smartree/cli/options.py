@@ -14,7 +14,8 @@ Drafter = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help='"auto" or "ngram" (looks the text up), "none", or a draft model (folder or id).',
+        help='"auto" (the head that comes with the package, else ngram), "ngram" (looks the text up), "none", or an '
+        "EAGLE-3 head or draft model (folder or id).",
         rich_help_panel=_MODEL,
     ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ class Profile:
         verify: measured target passes.
         draft: cost of drafting.
         seconds: how long measuring took.
+        calibration: what an engine on this setup has learned of its drafter, as `Calibration.to_json` writes it; None
+            if nothing was saved.
     """
 
     key: ProfileKey | None
     verify: tuple[CostPoint, ...]
     draft: DraftCost = field(default_factory=DraftCost)
     seconds: float = 0.0
+    calibration: Mapping[str, Any] | None = None
 
     def cost_model(self) -> CostModel:
         """The model that policies ask."""
@@ -42,6 +46,7 @@ class Profile:
         draft: dict[str, Any] = {"seconds_per_step": self.draft.seconds_per_step}
         if self.draft.levels:
             draft = {"levels": [{"batch": p.batch, "width": p.width, "seconds": p.seconds} for p in self.draft.levels]}
+        calibration = {} if self.calibration is None else {"calibration": dict(self.calibration)}
         return {
             "key": self.key.to_json() if self.key else {},
             "autoregressive": [
@@ -55,7 +60,7 @@ class Profile:
             "draft": draft,
             "fits": {str(batch): fit.to_json() for batch, fit in curve_fits(self.verify, self.draft).items()},
             "seconds": self.seconds,
-        }
+        } | calibration
 
     @staticmethod
     def from_json(data: Any) -> Profile:
@@ -79,7 +84,10 @@ class Profile:
         seconds = data.get("seconds", 0.0)
         if not isinstance(seconds, int | float) or not math.isfinite(seconds):
             raise InputError('The cost profile\'s "seconds" must be a number.')
-        return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds))
+        calibration = data.get("calibration")
+        if not isinstance(calibration, dict | None):
+            raise InputError('The cost profile\'s "calibration" must be an object.')
+        return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds), calibration)
 
     def save(self, path: Path) -> None:
         """Writes the profile so that an interruption leaves the old file."""

@@ -13,22 +13,25 @@ from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.eagle3.runner import LoadedHead
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
+from smartree.drafters.shipped import shipped_head
 from smartree.errors import InputError
 from smartree.models.load import LoadedModel, load_model
 
 
 def make_drafter(name: str, target: LoadedModel, slots: int, window: int) -> Drafter | None:
-    """ "auto" and "ngram" look the text up; "none" drafts nothing; anything else is the folder or id of a model or an
-    EAGLE-3 head.
+    """ "auto" takes the head that comes with the package for this very model, else looks the text up like "ngram".
+
+    "none" drafts nothing; anything else is the folder or id of a model or an EAGLE-3 head.
 
     Raises:
         InputError: the draft model cannot be loaded or has another vocabulary.
     """
     if name == "none":
         return None
-    if name in ("auto", "ngram"):
+    folder = shipped_head(target) if name == "auto" else None
+    if folder is None and name in ("auto", "ngram"):
         return NgramDrafter()
-    folder = head_folder(name)
+    folder = folder or head_folder(name)
     if folder is not None:
         return Eagle3Drafter(LoadedHead(read_checkpoint(folder), target, name), slots, window)
     dtype = str(target.dtype).removeprefix("torch.")

@@ -41,6 +41,7 @@ class Engine:
         max_batch: int = 16,
         window: int | None = None,
         prefill_tokens: int = 512,
+        calibration: Calibration | None = None,
     ) -> None:
         """Args:
             target: the model whose output counts.
@@ -49,6 +50,7 @@ class Engine:
             max_batch: most requests decoded together.
             window: longest prompt plus output; None takes the model's.
             prefill_tokens: most prompt tokens in one step.
+            calibration: what is known of the drafter already; it goes on learning.
 
         Raises:
             InputError: the policy and the drafter do not go together.
@@ -59,7 +61,7 @@ class Engine:
         tapped = drafter.feature_layers if drafter is not None else ()
         self.runner = ModelRunner(target, max_batch, self.window, tapped)
         self.sampler = Sampler(target.vocab_size, target.device)
-        self.calibration = Calibration()
+        self.calibration = calibration or Calibration()
         self.scheduler = Scheduler(max_batch, prefill_tokens)
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None

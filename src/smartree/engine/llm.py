@@ -23,6 +23,7 @@ from smartree.engine.text import TextStream
 from smartree.errors import InputError
 from smartree.models.load import load_model, prepare_model
 from smartree.policies.base import Policy
+from smartree.policies.calibration import Calibration
 from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
 from smartree.sampling_params import SamplingParams
 
@@ -57,7 +58,8 @@ class LLM:
         """Args:
             model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
             tokenizer: of a model in memory.
-            drafter: "auto" or "ngram" (lookup), "none", a draft model (folder, id or in memory), or an own drafter.
+            drafter: "auto" (the head that comes with the package for this model, else lookup), "ngram" (lookup), "none", an
+                EAGLE-3 head or a draft model (folder or id), a draft model in memory, or an own drafter.
             policy: "smart", "none", "paper", "eagle2", or an own policy.
             dtype: "auto", "bfloat16", "float16", "float32" or "float64".
             device: "auto", "cpu", "cuda" or "cuda:N".
@@ -127,7 +129,31 @@ class LLM:
             max_batch=min(max_batch or self.config.max_batch, self.config.max_batch),
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
+            calibration=self._saved_calibration(),
         )
+
+    def save_calibration(self, engine: Engine | None = None) -> bool:
+        """Saves what an engine has learned of its drafter's acceptance with this setup's profile, for the next start.
+
+        Args:
+            engine: None takes the model's own.
+
+        Returns:
+            False if there is nothing to save: no profile of this setup, or a drafter that learns by itself.
+        """
+        engine = engine or self.engine
+        if self.profile is None or self.profile.key is None or engine.drafter is None or engine.drafter.calibrated:
+            return False
+        self.profile = replace(self.profile, calibration=engine.calibration.to_json())
+        self.profile.save(self.config.profile or profile_path(self.profile.key))
+        return True
+
+    def _saved_calibration(self) -> Calibration | None:
+        if self.profile is None or self.profile.calibration is None:
+            return None
+        calibration = Calibration()
+        calibration.load_json(self.profile.calibration)
+        return calibration
 
     def cost_model(self) -> CostModel | None:
         """The measured costs; None if nothing was measured."""

@@ -16,7 +16,7 @@ from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
-_ROW_SHARE = 0.5  # of that price: what a node's children must bring before they are worth drafting (docs/theory.md, 4)
+_ROW_SHARE = 0.25  # of that price counts when a draft level is sized: a heuristic, see docs/theory.md, 4
 
 
 @dataclass(frozen=True, slots=True)

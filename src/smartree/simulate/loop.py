@@ -75,7 +75,8 @@ class Drafted:
 def run(
     policy: Policy, pools: Pools, cost: CostModel | None, *, context: int, steps: int, warm_up: int = 0
 ) -> list[SimulatedStep]:
-    """Lets a policy decide and learn for `warm_up + steps` steps; returns the last `steps`.
+    """Lets a policy decide and learn for `warm_up + steps` steps; returns the last `steps`. Requests never end, so that
+    what each has generated keeps growing.
 
     Args:
         policy: fresh.
@@ -91,10 +92,11 @@ def run(
     """
     if steps < 1 or warm_up < 0:
         raise InputError(f"A simulation needs steps >= 1 and warm_up >= 0; got {steps} and {warm_up}.")
-    state = StepState(pools.batch, context, np.full(pools.batch, ROOMY, np.int64))
+    limits, generated = np.full(pools.batch, ROOMY, np.int64), np.zeros(pools.batch, np.int64)
     calibration, sampled = Calibration(), np.zeros(pools.batch, bool)
     done = []
     for step in range(warm_up + steps):
+        state = StepState(pools.batch, context, limits, generated=generated)
         pools.begin(step)
         drafted = draft(policy, pools, None if pools.calibrated else calibration, state)
         forest, selected = drafted.forest, drafted.selected
@@ -104,10 +106,11 @@ def run(
             calibration.learn(forest, nodes, accepted[nodes], sampled)
         worth = pools.batch + float(pools.worth(forest)[selected].sum())
         result = SimulatedStep(drafted.widths, pools.batch + len(selected), worth)
-        committed = pools.batch + int(accepted[selected].sum())
+        committed = 1 + np.bincount(forest.request[selected[accepted[selected]]], minlength=pools.batch)
         # No target_seconds: the table is the truth here, so there is nothing for a cost model to refine.
         seconds = sum(step_seconds(result, cost, state)) if cost else 0.0
-        policy.observe(StepOutcome(state, forest, selected, committed, seconds))
+        policy.observe(StepOutcome(state, forest, selected, int(committed.sum()), seconds))
+        generated = generated + committed
         done.append(result)
     return done[warm_up:]
 

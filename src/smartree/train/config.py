@@ -32,20 +32,20 @@ class TrainConfig:
         InputError: a value is out of range.
     """
 
-    epochs: int = 4
-    warm_epochs: int = 1
+    epochs: int = 5
+    warm_epochs: int = 2
     unrolled: int = 3
     decay: float = 0.8
-    batch_tokens: int = 4096
-    learning_rate: float = 1e-3
-    warm_up: int = 50
+    batch_tokens: int = 1536
+    learning_rate: float = 2e-3
+    warm_up: int = 100
     weight_decay: float = 0.01
     clip: float = 0.5
     draft_vocab: int = 8192
     intermediate_size: int = 0
     held_out: float = 0.02
-    save_every: int = 50
-    evaluate_every: int = 200
+    save_every: int = 100
+    evaluate_every: int = 400
     seed: int = 0
 
     def __post_init__(self) -> None:

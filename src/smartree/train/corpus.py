@@ -43,17 +43,20 @@ class Corpus:
         self.path = path
         self.keys: set[str] = set()
         self.answer_tokens = 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            self._drop_half_line()
-            for text in self:
-                self._count(text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                self._drop_half_line()
+                for text in self:
+                    self._count(text)
+        except OSError as error:
+            raise InputError(f"{path} cannot be used: {error.strerror}.") from error
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def __iter__(self) -> Iterator[Text]:
-        with self.path.open(encoding="utf-8") as lines:
+        with self.path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 yield self._parse(line, number)
 
@@ -87,7 +90,7 @@ class Corpus:
                 file.truncate(whole)
                 os.fsync(file.fileno())
 
-    def _parse(self, line: str, number: int) -> Text:
+    def _parse(self, line: bytes, number: int) -> Text:
         try:
             row = json.loads(line)
             return Text(str(row["key"]), tuple(map(int, row["prompt"])), tuple(map(int, row["answer"])))

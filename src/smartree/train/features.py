@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -40,8 +41,11 @@ class FeatureStore:
         self.folder = folder
         self._rows, self._index = folder / "features.bin", folder / "features.jsonl"
         self._places: dict[str, tuple[int, int]] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-        self._open(hidden)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._open(hidden)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be used: {error.strerror}.") from error
 
     def __contains__(self, key: str) -> bool:
         return key in self._places
@@ -88,23 +92,29 @@ class FeatureStore:
     def _open(self, hidden: int) -> None:
         header = [list(self.layers), hidden, "bfloat16"]
         self._rows.touch()
-        if not self._index.exists() or self._index.stat().st_size == 0:
-            self._index.write_text(json.dumps(header) + "\n", encoding="utf-8")
-        text = self._index.read_text(encoding="utf-8")
-        if not text.endswith("\n"):  # the line being written when it was interrupted
-            text = text[: text.rfind("\n") + 1]
-            self._index.write_text(text, encoding="utf-8")
-        lines = text.splitlines()
+        self._index.touch()
+        content = self._index.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # the line being written when it was interrupted
+            os.truncate(self._index, whole)
+        if whole == 0:
+            content = json.dumps(header).encode() + b"\n"
+            whole = len(content)
+            self._index.write_bytes(content)
+        damaged = f"{self._index} is damaged; remove the folder to compute its features again."
         try:
-            stored, entries = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
+            stored, *entries = [json.loads(line) for line in content[:whole].splitlines()]
             self._places = {str(key): (int(start), int(rows)) for key, start, rows in entries}
-        except (ValueError, TypeError, IndexError) as error:
-            raise InputError(f"{self._index} is damaged; remove the folder to compute its features again.") from error
+            layers, size, _ = stored
+        except (ValueError, TypeError) as error:
+            raise InputError(damaged) from error
         if stored != header:
             raise InputError(
-                f"{self.folder} holds features of layers {stored[0]} with {stored[1]} numbers each, not of "
+                f"{self.folder} holds features of layers {layers} with {size} numbers each, not of "
                 f"{list(self.layers)} with {hidden}; choose another folder."
             )
+        if self._rows.stat().st_size < self._end() * self.width * 2:
+            raise InputError(damaged.replace(str(self._index), str(self._rows)))
 
 
 def compute_features(

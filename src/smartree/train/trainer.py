@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from time import perf_counter
 from typing import Any
 from zlib import crc32
@@ -24,6 +25,8 @@ from smartree.train.unrolled import Teacher, Unrolled, weighted_mean
 FeatureSource = Callable[[Text], torch.Tensor]
 Progress = Callable[["TrainState"], None]
 _SPLIT = 1000
+# What reading a file raises that is no checkpoint, or half of one.
+_DAMAGE = (OSError, RuntimeError, EOFError, UnpicklingError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(slots=True)
@@ -54,6 +57,10 @@ def is_held_out(text: Text, share: float) -> bool:
     return crc32(repr(text.prompt).encode()) % _SPLIT < share * _SPLIT
 
 
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
+
+
 class Trainer:
     """Trains a head; started again in the same folder it goes on where it was, bit for bit."""
 
@@ -81,10 +88,12 @@ class Trainer:
         usable = [text for text in texts if len(text.answer) >= 2]
         self.held_out = [text for text in usable if is_held_out(text, config.held_out)]
         self.texts = [text for text in usable if not is_held_out(text, config.held_out)]
-        if not self.held_out and len(self.texts) > 1:
-            self.held_out = [self.texts.pop()]
+        if not self.held_out and self.texts:
+            prompt = self.texts[-1].prompt
+            self.held_out = [text for text in self.texts if text.prompt == prompt]
+            self.texts = [text for text in self.texts if text.prompt != prompt]
         if not self.texts or not self.held_out:
-            raise InputError(f"{len(texts)} texts are too few to train on; two with answers are the least.")
+            raise InputError(f"{len(texts)} texts are too few to train on; two prompts with answers are the least.")
         self._features = features
         longest = max(len(text.tokens) for text in usable)
         rotary = Rotary(head.spec, longest + config.unrolled, torch.float32, torch.device("cpu"))
@@ -162,20 +171,23 @@ class Trainer:
             return
         try:
             content = torch.load(path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError) as error:
+            settings, texts, shapes = content["config"], content["texts"], _shapes(content["head"])
+            state, log, optimizer = TrainState(**content["state"]), list(content["log"]), content["optimizer"]
+        except _DAMAGE as error:
             raise InputError(f"The checkpoint {path} is damaged; remove it to start anew.") from error
-        differing = sorted(name for name, value in asdict(self.config).items() if content["config"].get(name) != value)
-        if content["texts"] != self._digest():
+        differing = sorted(name for name, value in asdict(self.config).items() if settings.get(name) != value)
+        if texts != self._digest():
             differing.append("the corpus")
+        if shapes != _shapes(self.head.state_dict()):
+            differing.append("the head's sizes")
         if differing:
             raise InputError(
                 f"The checkpoint {path} is of another run: {', '.join(differing)} differ; choose another folder, or "
                 "remove it."
             )
         self.head.load_state_dict(content["head"])
-        self._optimizer.load_state_dict(content["optimizer"])
-        self.state = TrainState(**content["state"])
-        self.log = content["log"]
+        self._optimizer.load_state_dict(optimizer)
+        self.state, self.log = state, log
 
     def _train_on(self, numbers: Sequence[int]) -> None:
         self.head.train()

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import linear, rms_norm
 
 from smartree.drafters.eagle3.head import Eagle3Head, Rotary
-from smartree.train.batches import Batch
 from smartree.train.attention import UnrolledAttention
+from smartree.train.batches import Batch
 from smartree.train.loss import frozen_rows_loss
 
 _CHUNK = 64  # rows whose logits exist at a time: few enough that they stay in the processor's cache
@@ -107,6 +107,7 @@ class Unrolled:
 def _shifted(rows: torch.Tensor, places: int, fill: int = 0) -> torch.Tensor:
     """[B, S] row j becomes row j + places; what has none becomes `fill`."""
     shifted = torch.full_like(rows, fill)
+    places = min(places, rows.shape[1])
     if places >= 0:
         shifted[:, : rows.shape[1] - places] = rows[:, places:]
     else:

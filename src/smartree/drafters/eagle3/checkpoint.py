@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -134,7 +135,11 @@ def _swap(work: Path, folder: Path) -> None:
         old = folder.with_name(f".{folder.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         os.replace(folder, old)
-        os.replace(work, folder)
+        try:
+            os.replace(work, folder)
+        except OSError:
+            os.replace(old, folder)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     else:
         os.replace(work, folder)
@@ -163,10 +168,10 @@ def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
             return found
         if (folder / _PICKLED).is_file():  # how the first heads were published; weights_only runs no code
             return dict(torch.load(folder / _PICKLED, map_location="cpu", weights_only=True))
-    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError) as error:
+    except (OSError, SafetensorError, UnpicklingError, RuntimeError, ValueError, TypeError, EOFError) as error:
         raise InputError(
             f"The weights of the head {folder} cannot be read, they are cut short or damaged "
-            f"({str(error).splitlines()[0][:120]}); fetch them again."
+            f"({str(error).partition(chr(10))[0][:120] or type(error).__name__}); fetch them again."
         ) from error
     raise InputError(f"The head {folder} has neither {_WEIGHTS} nor {_PICKLED}.")
 

@@ -51,14 +51,14 @@ class LoadedHead:
             else checkpoint.weights["embed_tokens.weight"].to(target.device, target.dtype)
         )
         self.head = self._build(checkpoint, target)
-        self.attentions = [layer.self_attn for layer in self.head.layers]
+        self.attentions = [layer.get_submodule("self_attn") for layer in self.head.layers]
 
     def _build(self, checkpoint: Eagle3Checkpoint, target: LoadedModel) -> Eagle3Head:
         with torch.device("meta"):
             head = Eagle3Head(self.spec)
         weights = {name: tensor for name, tensor in checkpoint.weights.items() if name != "embed_tokens.weight"}
         if "lm_head" in self.spec.borrowed:
-            rows = output_rows(target)
+            rows = output_rows(target)[: self.spec.vocab_size]
             weights["lm_head.weight"] = rows if checkpoint.token_ids is None else rows[checkpoint.token_ids]
         moved = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
         head.load_state_dict(moved, assign=True)
@@ -70,8 +70,8 @@ class LoadedHead:
         return head
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[N] token ids -> [N, H]."""
-        return self._embeddings[tokens]
+        """[N] token ids -> [N, H]; padding of the target's vocabulary that the head does not know becomes token 0."""
+        return self._embeddings[torch.where(tokens < len(self._embeddings), tokens, 0)]
 
 
 def output_rows(target: LoadedModel) -> torch.Tensor:

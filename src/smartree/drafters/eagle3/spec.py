@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from transformers.activations import ACT2FN
+
 from smartree.errors import InputError
 
 _ROPE_BASE = 10_000.0  # where a config names none, and never the target's (published heads rely on it)
 _LAYER_TYPES = ("llama", "qwen3")
+# Rotations that do not depend on the longest text of a pass, and the settings that each cannot do without.
+_ROPE_NEEDS = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,13 @@ class Eagle3Spec:
             raise InputError("The head's config.json sets norm_before_fc and fc_norm; only one of them can hold.")
         if unknown := self.borrowed - {"embed_tokens", "lm_head"}:
             raise InputError(f"The head borrows {sorted(unknown)[0]!r}; only embed_tokens and lm_head can be borrowed.")
+        if self.borrowed and self.hidden_size != self.target_hidden_size:
+            raise InputError(
+                f"The head borrows {sorted(self.borrowed)[0]!r} but is {self.hidden_size} wide where its target is "
+                f"{self.target_hidden_size}; it needs its own."
+            )
+        if self.activation not in ACT2FN:
+            raise InputError(f"The head's activation {self.activation!r} is unknown to transformers.")
 
     @property
     def taps(self) -> int:
@@ -110,14 +126,16 @@ def read_spec(config: Mapping[str, Any]) -> Eagle3Spec:
     layer = config.get("transformer_layer_config") if kind else config
     if not isinstance(layer, Mapping):
         raise InputError("The head's config.json has no transformer_layer_config.")
-    for proposal in (config.get("speculators_config") or {}).get("proposal_methods") or ():
-        if int(proposal.get("verifier_accept_k") or 1) > 1:
-            raise InputError("The head asks for verifier_accept_k above 1, which changes the output; it must be 1.")
     try:
+        for proposal in (config.get("speculators_config") or {}).get("proposal_methods") or ():
+            if int(proposal.get("verifier_accept_k") or 1) > 1:
+                raise InputError("The head asks for verifier_accept_k above 1, which changes the output; it must be 1.")
         return _spec(config, layer)
+    except InputError:
+        raise
     except KeyError as error:
         raise InputError(f"The head's config.json lacks {error.args[0]!r}.") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"The head's config.json holds something that is no size: {error}.") from error
 
 
@@ -126,8 +144,6 @@ def _spec(config: Mapping[str, Any], layer: Mapping[str, Any]) -> Eagle3Spec:
     model_type = str(layer.get("model_type", "llama"))
     if model_type not in _LAYER_TYPES:
         raise InputError(f"The head's layers are of type {model_type!r}; supported are {', '.join(_LAYER_TYPES)}.")
-    nested = config.get("eagle_config") or {}
-    taps = config.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids") or ()
     return Eagle3Spec(
         hidden_size=hidden,
         target_hidden_size=int(config.get("target_hidden_size") or hidden),
@@ -136,12 +152,12 @@ def _spec(config: Mapping[str, Any], layer: Mapping[str, Any]) -> Eagle3Spec:
         intermediate_size=int(layer["intermediate_size"]),
         heads=heads,
         kv_heads=int(layer.get("num_key_value_heads") or heads),
-        head_dim=int(layer.get("head_dim") or hidden // heads),
+        head_dim=int(layer.get("head_dim") or hidden // max(heads, 1)),
         layers=int(layer.get("num_hidden_layers") or 1),
         eps=float(layer.get("rms_norm_eps") or 1e-6),
         activation=str(layer.get("hidden_act") or "silu"),
         rope=_rope(layer),
-        feature_layers=tuple(int(one) for one in taps),
+        feature_layers=_feature_layers(config),
         norm_before_residual=bool(config.get("norm_before_residual")),
         norm_before_fc=bool(config.get("norm_before_fc")),
         fc_norm=bool(config.get("fc_norm")),
@@ -154,12 +170,29 @@ def _spec(config: Mapping[str, Any], layer: Mapping[str, Any]) -> Eagle3Spec:
     )
 
 
+def _feature_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Tapped layers by the state that enters them; `eagle_config` (SpecForge, SGLang) names the layers they leave."""
+    entered = config.get("eagle_aux_hidden_state_layer_ids")
+    if entered:
+        return tuple(int(layer) for layer in entered)
+    left = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    return tuple(int(layer) + 1 for layer in left or ())
+
+
 def _rope(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Rotary settings: transformers 5 keeps them together, older configs beside each other."""
     stored = layer.get("rope_parameters")
     settings = dict(stored) if isinstance(stored, Mapping) else dict(layer.get("rope_scaling") or {})
     settings["rope_type"] = settings.get("rope_type") or settings.pop("type", None) or "default"
     settings["rope_theta"] = float(settings.get("rope_theta") or layer.get("rope_theta") or _ROPE_BASE)
+    kind = str(settings["rope_type"])
+    if kind not in _ROPE_NEEDS:
+        raise InputError(f"The head's rotations are of type {kind!r}; supported are {', '.join(_ROPE_NEEDS)}.")
+    lacking = next((name for name in _ROPE_NEEDS[kind] if settings.get(name) is None), None)
+    if lacking is not None:
+        raise InputError(f"The head's config.json lacks {lacking!r} for its {kind} rotations.")
+    if float(settings.get("partial_rotary_factor") or layer.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise InputError("The head rotates only a part of each attention head, which is not supported.")
     return settings
 
 
@@ -172,7 +205,7 @@ def write_spec(spec: Eagle3Spec, window: int) -> dict[str, Any]:
     """
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
+        "model_type": "qwen3" if spec.qk_norm else "llama",
         "hidden_size": spec.hidden_size,
         "target_hidden_size": spec.target_hidden_size,
         "vocab_size": spec.vocab_size,
@@ -187,7 +220,8 @@ def write_spec(spec: Eagle3Spec, window: int) -> dict[str, Any]:
         "rope_theta": spec.rope["rope_theta"],
         "rope_parameters": dict(spec.rope),
         "max_position_embeddings": window,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(spec.feature_layers)},
+        "eagle_aux_hidden_state_layer_ids": list(spec.feature_layers),
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in spec.feature_layers]},
         "bias": spec.fc_bias,
         "attention_bias": spec.attention_bias,
         "mlp_bias": spec.mlp_bias,
