@@ -123,7 +123,9 @@ def row(device: str, name: str, batch: int, times: Times) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """A table on stdout."""
-    table = Table("device", "policy", "requests", "levels", "nodes/request", "level", "aim", "stop", "select", "observe")
+    table = Table(
+        "device", "policy", "requests", "levels", "nodes/request", "level", "aim", "stop", "select", "observe"
+    )
     for one in rows:
         times = [f"{one[key]:.3f}" for key in ("stop_ms", "select_ms", "observe_ms")]
         sizes = [f"{one['levels']:g}", f"{one['nodes_per_request']:g}", f"{one['level_ms']:.3f}"]

@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from smartree import LLM
-from smartree.bench.config import BenchConfig, Group
+from smartree.bench.config import BenchConfig, Group, tree_name
 from smartree.bench.partial import Partial
 from smartree.bench.rows import all_rows
 from smartree.bench.run import Bench, settings_of
 from smartree.bench.suites import EncodedSuite
 from smartree.errors import InputError
 from smartree.policies.factory import POLICY_NAMES
-from smartree.policies.fixed import TreeSize
+from smartree.policies.fixed import ORACLE_GRID, TreeSize
+from tests.tiny import flat_profile, tiny_model
 
 GRID = (TreeSize(1, 1, 1), TreeSize(3, 2, 4))
+LARGE_GRID = ORACLE_GRID[::14]  # more than are raced at once
 Suites = dict[str, EncodedSuite]
 ROW = {
     "suite", "batch", "temperature", "policy", "chosen", "prompts", "tokens", "seconds", "tokens_per_second", "speedup",
@@ -82,6 +85,15 @@ def test_every_policy_gives_the_tokens_of_plain_decoding(llm: LLM, suites: Suite
         assert row["chosen"] in ((None,) if row["policy"] != "oracle" else ("none", "1/1/1", "3/2/4"))
         if row["batch"] == 1:
             assert row["tokens"] == 40
+
+
+def test_a_draft_model_that_runs_level_by_level(suites: Suites) -> None:
+    target, draft = (tiny_model("llama", seed=seed, dtype=torch.float32) for seed in (0, 1))
+    llm = LLM(target, drafter=draft, policy="none", profile=flat_profile(levels=True), max_batch=2)
+    config = BenchConfig(("one",), (2,), (1.0,), ("smart", "oracle"), max_tokens=6, repeats=1, oracle_grid=LARGE_GRID)
+    rows = run(llm, config, suites)
+    assert [row["identical_to_none"] for row in rows] == [True] * 3
+    assert rows[2]["chosen"] in {"none", *(tree_name(size) for size in LARGE_GRID)}
 
 
 def test_interrupted_and_resumed_has_every_row_once(llm: LLM, suites: Suites, tmp_path: Path) -> None:

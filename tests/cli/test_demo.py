@@ -56,7 +56,7 @@ def test_verb(smartree: Smartree, model: str, tmp_path: Path) -> None:
     assert result.code == 0
     data = read_json(file)
     assert [(row["batch"], row["policy"]) for row in data["rows"]] == [
-        (1, "none"), (1, "smart"), (4, "none"), (4, "smart"),
+        (1, "none"), (1, "eagle2"), (1, "smart"), (4, "none"), (4, "eagle2"), (4, "smart"),
     ]  # fmt: skip
     for row in data["rows"]:
         assert set(row) == ROW
@@ -66,7 +66,8 @@ def test_verb(smartree: Smartree, model: str, tmp_path: Path) -> None:
     assert data["rows"][0]["verified_tokens_per_step"] == 1
     assert data["header"]["identical_in_float32"] is None
     for batch in (1, 4):
-        assert f"Batch {batch}: tokens identical: 12 of 12 prompts" in result.stdout
+        for policy in ("eagle2", "smart"):
+            assert f"Batch {batch}, {policy}: tokens identical: 12 of 12 prompts" in result.stdout
     assert "1.5 times the plain step" in result.stdout
     assert "(last committed token)" in result.stdout
     assert "Done in" in result.stderr
@@ -81,7 +82,7 @@ def test_differences_are_told_honestly(smartree: Smartree, model: str, monkeypat
     monkeypatch.setattr("smartree.engine.measure._BUDGET_SECONDS", 0.1)
     result = smartree("demo", "--model", model, "--max-tokens", "4", "--dtype", "bfloat16")
     assert result.code == 0
-    assert "Batch 1: tokens identical: 10 of 12 prompts" in result.stdout
+    assert "Batch 1, smart: tokens identical: 10 of 12 prompts" in result.stdout
     assert "chat-0 at token 5 (0.125)" in " ".join(result.stdout.split())  # it may be wrapped
     assert "code-1 differs at token 8, logits 3 apart: a fault" in result.stdout
     assert "In float32, where rounding decides nothing: tokens identical: 12 of 12 prompts" in result.stdout

@@ -14,7 +14,15 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from smartree.models.surgery import FusedRMSNorm, PrepackedLinear, fuse_norms, merge_linears, prepack_linears
+from smartree.models.surgery import (
+    FusedRMSNorm,
+    MergedPart,
+    PrepackedLinear,
+    fuse_norms,
+    merge_linears,
+    prepack_linears,
+    weight_of,
+)
 from tests.tiny import ARCHITECTURES, tiny_model
 
 MULTIPLIES_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -160,3 +168,45 @@ def test_layers_that_are_no_plain_siblings_are_left_alone() -> None:
     model.k_proj = torch.nn.Linear(9, 4)
     assert merge_linears(model) == 0
     assert type(model.q_proj) is torch.nn.Linear
+
+
+PARTS = ("q_proj", "k_proj", "v_proj")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_weight_of_a_layer_is_found_whatever_was_done_to_it(dtype: torch.dtype) -> None:
+    model = Attention().to(dtype)
+    expected = {name: getattr(model, name).weight.detach().clone() for name in PARTS}
+    for surgery in (lambda _model: 0, merge_linears, prepack_linears):  # each on top of the ones before
+        surgery(model)
+        for name in PARTS:
+            found = weight_of(getattr(model, name))
+            assert torch.equal(found, expected[name])
+            assert not found.requires_grad
+    assert isinstance(model.v_proj, MergedPart)
+
+
+@needs_bf16
+def test_the_weight_of_a_prepacked_layer_is_a_copy() -> None:
+    plain = nn.Linear(96, 130).to(torch.bfloat16)
+    packed = PrepackedLinear(plain)
+    weight = weight_of(packed)
+    assert weight.shape == (130, 96)
+    assert torch.equal(weight, plain.weight)
+    weight.zero_()
+    assert torch.equal(weight_of(packed), plain.weight)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_weights_of_a_whole_model_survive_surgery(architecture: str) -> None:
+    def weights(model: Any) -> list[torch.Tensor]:
+        layer = model.model.layers[-1]
+        modules = [getattr(layer.self_attn, name) for name in (*PARTS, "o_proj")]
+        modules += [getattr(layer.mlp, name) for name in ("gate_proj", "up_proj", "down_proj")]
+        return [weight_of(module).clone() for module in (*modules, model.get_output_embeddings())]
+
+    model = tiny_model(architecture, dtype=torch.bfloat16)
+    expected = weights(model)
+    merge_linears(model)
+    prepack_linears(model)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(weights(model), expected, strict=True))

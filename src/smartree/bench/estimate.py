@@ -1,4 +1,4 @@
-"""How long the parts of a bench take by the cost profile, for the bar and the time left, which then follow the clock."""
+"""How long the parts of a bench take, by the cost profile; the time left follows the clock once something is done."""
 
 from __future__ import annotations
 

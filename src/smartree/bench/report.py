@@ -71,7 +71,7 @@ def _table(suite: str, temperature: float, rows: Sequence[Row]) -> Table:
 
 def _cell(row: Row) -> Text:
     slow = row["speedup"] < 1 and row["policy"] != PLAIN
-    cell = Text(f"{row['speedup']:.2f}", style="red" if slow else "bold")
+    cell = Text().append(f"{row['speedup']:.2f}", style="red" if slow else "bold")
     return cell.append(f" {row['tau']:5.2f} {row['verified_tokens_per_step']:5.1f}", style="dim")
 
 

@@ -61,7 +61,7 @@ OracleGrid = Annotated[
     str | None,
     typer.Option(
         "--oracle-grid",
-        help="Trees the oracle may choose, depth/top_k/total comma-separated; not given: 155 of them.",
+        help="Trees the oracle may choose, depth/top_k/total comma-separated; a grid of its own if not given.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -75,7 +75,7 @@ Plot = Annotated[str | None, typer.Option("--plot", metavar="DIR", help="Write p
 
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as --model.")] = None,
     model: options.Model = "demo",
     drafter: options.Drafter = "auto",
     dtype: options.Dtype = "bfloat16",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from smartree.engine.llm import LLM
     from smartree.engine.trace import StepTrace
 
-_BATCHES, _POLICIES = (1, 4), ("none", "smart")
+_BATCHES, _POLICIES = (1, 4), ("none", "eagle2", "smart")
 _TREE_KIND, _TREE_NODES = "rewrite", 24
 _BUSY = 1.3  # passes this much slower than in the profile say that the machine does something else too
 
@@ -53,7 +53,7 @@ def demo(
     device: options.Device = "auto",
     max_tokens: options.MaxTokens = 96,
 ) -> None:
-    """Profile this machine, decode 12 prompts plainly and with trees, and compare."""
+    """Profile this machine, decode 12 prompts plainly, with EAGLE-2's trees and with smart ones, and compare."""
     begin = perf_counter()
     params = SamplingParams(max_tokens=max_tokens)
     target = JsonFile(json)
@@ -93,7 +93,7 @@ def _compare_all(llm: LLM, prompts: Sequence[DemoPrompt], params: SamplingParams
     for batch in _BATCHES:
 
         def advance(policy: str, count: int, batch: int = batch) -> None:
-            bar.update(task, advance=count, description=f"Decoding, batch {batch}, {policy:5}")
+            bar.update(task, advance=count, description=f"Decoding, batch {batch}, {policy:6}")
 
         runs.append(compare(llm, prompts, _POLICIES, batch, params, advance))
     bar.update(task, description="Decoding")
@@ -168,7 +168,7 @@ def _print_comparison(
     if slower > _BUSY:
         text = f"The machine was busy: steps took {slower:.1f} times as long as when it was profiled, so take the "
         console.print(Text(f"{text}figures above with care.", style="yellow"), soft_wrap=True)
-    ratios = speedup_by_kind(runs[0][1], runs[0][0], prompts)
+    ratios = speedup_by_kind(runs[0][-1], runs[0][0], prompts)
     parts = [f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()]
     console.print(Text(f"SR of smart by kind of prompt, batch 1: {', '.join(parts)}"), soft_wrap=True)
     console.print(Text("SR: tokens/s over those of none; tau: tokens a request gets per step.", style="dim"))
@@ -181,9 +181,9 @@ def _print_identity(
     console = result_console()
     console.print("")
     total = len(runs[0][0].outputs)
-    for (batch, _), found in changed.items():
+    for (batch, policy), found in changed.items():
         style = "green" if all(difference.near_tie for difference in found) else "bold red"
-        line = f"Batch {batch}: tokens identical: {total - len(found)} of {total} prompts"
+        line = f"Batch {batch}, {policy}: tokens identical: {total - len(found)} of {total} prompts"
         console.print(Text(line, style=style), soft_wrap=True)
         ties = [f"{d.id} at token {d.index + 1} ({d.gap:.3g})" for d in found if d.near_tie]
         if ties:

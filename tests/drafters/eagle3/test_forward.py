@@ -25,7 +25,7 @@ from tests.drafters.eagle3.heads import (
 )
 from tests.drafters.eagle3.oracle import Oracle, hidden_states
 from tests.drafters.grown import Text, branches, grow_all
-from tests.tiny import ARCHITECTURES, VOCAB, random_prompts, reference_model
+from tests.tiny import ARCHITECTURES, HIDDEN, VOCAB, random_prompts, reference_model
 
 PROMPTS = random_prompts([2, 7, 12, 21], seed=3)
 TEMPERATURES = (0.0, 0.7, 1.0, 1.6)
@@ -112,7 +112,9 @@ def test_every_branch_has_the_probability_of_the_written_out_head(kind: str) -> 
     for text in texts:
         found = branches(forest, text.id)
         assert len(found) == TOP_K + (LEVELS - 1) * WIDTH * TOP_K
-        check_branches(oracle, ids, found, text, hidden_states(reference_model(), text.tokens[:-1], spec.feature_layers))
+        check_branches(
+            oracle, ids, found, text, hidden_states(reference_model(), text.tokens[:-1], spec.feature_layers)
+        )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -143,20 +145,16 @@ def test_a_long_prompt_is_read_in_an_attention_call_of_its_own() -> None:
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_every_tapped_layer_counts(layer: int) -> None:
-    """Otherwise the tests above would pass with the wrong layer tapped."""
-    drafter, listener = listening_drafter(target(), tiny_head(target()))
-    text = Text(0, PROMPTS[2])
-    states = listener.states(text.tokens[:-1])
-    drafter.absorb([0], [len(states)], states)
-    states = states.clone()
-    states[:, 32 * layer : 32 * (layer + 1)] = states[:, 32 * layer : 32 * (layer + 1)].roll(1, dims=1)
-    other = Listener(target(), drafter)
-    changed = tiny_head(target())
-    changed_drafter, _ = listening_drafter(target(), changed)
-    changed_drafter.absorb([0], [len(states)], states)
-    assert other is not listener
-    mine, theirs = branches(grow_all(drafter, [text], levels=1)), branches(grow_all(changed_drafter, [text], levels=1))
-    assert list(mine.values()) != pytest.approx(list(theirs.values()), rel=1e-2)
+    """Otherwise the tests above would pass with a layer left out."""
+    text, trees = Text(0, PROMPTS[2]), []
+    for shift in (0, 1):
+        drafter, listener = listening_drafter(target(), tiny_head(target()))
+        states = listener.states(text.tokens[:-1]).clone()
+        part = slice(HIDDEN * layer, HIDDEN * (layer + 1))
+        states[:, part] = states[:, part].roll(shift, dims=1)
+        drafter.absorb([0], [len(states)], states)
+        trees.append(branches(grow_all(drafter, [text], levels=1)))
+    assert list(trees[0].values()) != pytest.approx(list(trees[1].values()), rel=1e-2)
 
 
 def test_a_head_without_layers_taps_early_middle_and_late() -> None:
