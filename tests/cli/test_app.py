@@ -14,7 +14,7 @@ from smartree import __version__
 from smartree.cli.app import run
 from tests.cli.conftest import Smartree
 
-VERBS = ["demo", "profile", "generate", "chat", "explain", "plan", "simulate"]
+VERBS = ["demo", "profile", "generate", "chat", "explain", "plan", "simulate", "bench", "train"]
 PROGRAM = [sys.executable, "-c", "from smartree.cli.app import main; main()"]
 
 

@@ -38,7 +38,7 @@ def test_states_are_those_of_transformers(architecture: str, layers: tuple[int, 
     expected = hidden_states(reference_model(architecture), TOKENS, layers)
     found = tapped(architecture, layers)
     assert found.shape == (15, HIDDEN * len(layers))
-    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)  # their norms work in float32
 
 
 @pytest.mark.parametrize("chunks", [(7, 8), (1,) * 15])

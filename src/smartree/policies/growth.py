@@ -50,7 +50,8 @@ class Growth:
         known = np.flatnonzero(above > 0)
         rates = np.maximum(self._rate, 1 / (self._steps[known] + _PRIOR_STEPS + 1))
         self._means[known] += rates[:, None] * (mass[known] / above[known, None] - self._means[known])
-        self._steps[known] += 1
+        self._steps[known] = np.minimum(self._steps[known] + 1, 1 / self._rate)
+        self._steps[levels:] *= 1 - self._rate  # not reached: old news, which the next look may overrule
 
     def _reach(self, levels: int) -> None:
         """Makes room for parents at depths below `levels`."""

@@ -1,4 +1,4 @@
-"""The price of time: tokens achieved per plain step's time in the long run (design 3.2, statement 5)."""
+"""The price of time: tokens achieved per plain step's time in the long run (design 3.2, statement 5); and time saved up."""
 
 from __future__ import annotations
 
@@ -29,3 +29,31 @@ class Price:
         """Adds a step that brought `tokens` and took `time`, in plain steps."""
         old_tokens, old_time, steps = self._sums.get(batch, (0.0, 0.0, 0))
         self._sums[batch] = (self._keep * old_tokens + tokens, self._keep * old_time + time, steps + 1)
+
+
+class Savings:
+    """Seconds saved up for looks at what does not seem to pay: a share of all time, so that looks cost no more.
+
+    Attributes:
+        seconds: what there is.
+    """
+
+    def __init__(self, share: float) -> None:
+        """Args:
+        share: of the time of all steps.
+        """
+        self._share = share
+        self.seconds = 0.0
+
+    def save(self, spent: float, most: float) -> None:
+        """Adds the share of a step of `spent` seconds; never holds more than `most`, so that a long quiet time does not
+        end in a burst of looks.
+        """
+        self.seconds = min(self.seconds + self._share * spent, most)
+
+    def pay(self, seconds: float) -> bool:
+        """Takes the seconds of a look out if there are as many; False if not."""
+        if self.seconds < seconds:
+            return False
+        self.seconds -= seconds
+        return True

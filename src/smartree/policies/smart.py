@@ -10,11 +10,12 @@ from smartree.cost.model import CostModel
 from smartree.errors import InputError
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
 from smartree.policies.growth import Growth, best_width
-from smartree.policies.price import Price
+from smartree.policies.price import Price, Savings
 from smartree.policies.scan import Choice, by_width, likeliest, likeliest_per_group, scan
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
+_DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
 _ROW_SHARE = 0.25  # of that price counts when a draft level is sized: a heuristic, see docs/theory.md, 4
 
@@ -73,7 +74,8 @@ class SmartPolicy(BasePolicy):
         self._drafting_costs = cost.draft.by_level or cost.draft.seconds_per_step > 0
         self._running_price = Price()
         self._growth = Growth()
-        self._explore_budget = 0.0
+        self._looks = Savings(self.options.explore_share)
+        self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
         self._draft_seconds = 0.0
         self._plain_seconds = 1.0
         self._choice = Choice(0, 0.0, 1.0)
@@ -108,9 +110,8 @@ class SmartPolicy(BasePolicy):
         depth = int(forest.depth[frontier[-1]])
         seconds = self._level_seconds(depth, len(frontier))
         if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds):
-            if depth > 0 or self._explore_budget < seconds:
+            if not (self._deeper_looks if depth else self._looks).pay(seconds):
                 return False
-            self._explore_budget -= seconds
         self._draft_seconds += seconds
         if self._drafting_costs:  # free levels are always wanted: nothing to learn
             self._expanded.append(frontier)
@@ -143,12 +144,12 @@ class SmartPolicy(BasePolicy):
         return selected
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Updates the price of time, the exploration budget, the growth per level and the costs."""
+        """Updates the price of time, what is saved for looks, the growth per level and the costs."""
         spent = float(self._step_seconds(self._carried(outcome.forest, outcome.selected))[-1])
         plain = self._plain_seconds
-        saved = self._explore_budget + self.options.explore_share * spent
         one_look = max(plain, self._level_seconds(0, self.state.batch))
-        self._explore_budget = min(saved, one_look)  # a long quiet time must not end in a burst of looks
+        self._looks.save(spent, one_look)
+        self._deeper_looks.save(spent, one_look)
         if outcome.state.extra_tokens == 0:
             self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
         if self._expanded:
@@ -266,15 +267,15 @@ class SmartPolicy(BasePolicy):
         able = np.flatnonzero(paths * rates.max() > row_price)  # no other has a child that is worth its row
         nodes, paths = nodes[able], paths[able]
         order = likeliest_per_group(paths, forest.request[nodes], batch, width)
-        seconds = self._model.draft.level_seconds(batch, np.arange(1, len(order) + 1))
-        scale = self.price * self._model.refinement.scale
-        return np.sort(nodes[order[: best_width(paths[order], rates, row_price, scale * seconds)]])
+        seconds = self._model.refinement.scale * self._model.draft.level_seconds(batch, np.arange(1, len(order) + 1))
+        wide = best_width(paths[order], rates, row_price, self.price * seconds)
+        return np.sort(nodes[order[:wide]])
 
     def _look(self, drafted: int) -> int:
-        """Nodes to verify although they do not pay, out of the exploration budget."""
-        if drafted == 0 or self._explore_budget <= 0:
+        """Nodes to verify although they do not pay, out of what is saved for looks."""
+        if drafted == 0 or self._looks.seconds <= 0:
             return 0
         seconds = self._passes(min(drafted, self.options.explore_nodes))
-        count = int(np.flatnonzero(seconds - seconds[0] <= self._explore_budget)[-1])
-        self._explore_budget -= float(seconds[count] - seconds[0])
+        count = int(np.flatnonzero(seconds - seconds[0] <= self._looks.seconds)[-1])
+        self._looks.pay(float(seconds[count] - seconds[0]))
         return count

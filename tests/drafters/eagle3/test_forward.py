@@ -23,7 +23,7 @@ from tests.drafters.eagle3.heads import (
     tiny_spec,
     tiny_target,
 )
-from tests.drafters.eagle3.oracle import Oracle, hidden_states
+from tests.drafters.eagle3.oracle import Oracle, Rows, hidden_states
 from tests.drafters.grown import Text, branches, grow_all
 from tests.tiny import ARCHITECTURES, HIDDEN, VOCAB, random_prompts, reference_model
 
@@ -87,7 +87,7 @@ def check_branches(
     oracle: Oracle, ids: torch.Tensor, found: dict[tuple[int, ...], float], text: Text, states: torch.Tensor
 ) -> None:
     """Every branch's tokens, their order and their probabilities."""
-    rows = {(): oracle.committed(text.tokens, states)}
+    rows: dict[tuple[int, ...], Rows] = {(): oracle.committed(text.tokens, states)}
     parents = sorted({path[:-1] for path in found}, key=len)
     for parent in parents:
         if parent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 sys.modules["speculators.train.data"] = MagicMock()  # wants data sets and servers, gives a type
@@ -16,7 +17,7 @@ from speculators.proposals.greedy import GreedyTokenProposalConfig  # noqa: E402
 from transformers import LlamaConfig, Qwen3Config  # noqa: E402
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROWS, STEPS = 97, 40, 32, 12, 3
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
     "intermediate_size": 24,
@@ -26,7 +27,7 @@ SIZES = {
     "max_position_embeddings": 64,
     "tie_word_embeddings": False,
 }
-CASES = {
+CASES: dict[str, tuple[Any, dict[str, bool]]] = {
     "llama": (
         LlamaConfig(
             **SIZES,
