@@ -3,7 +3,8 @@
 Run: OMP_NUM_THREADS=1 .venv/bin/python benchmarks/simulate/run_sweep.py [--workers 2] [--steps 120] [--seconds S]
 
 Rows are kept in sweep.partial.jsonl as they come, so that an interrupted sweep, or one that ran out of time, goes
-on where it was; the file goes when the sweep is complete. It is only continued if the settings are the same.
+on where it was; the file goes when the sweep is complete. It is only continued if the settings are the same; whether
+the policies are, it cannot know: delete it after changing one.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from smartree.cost import DraftCost, DraftPoint
@@ -33,6 +34,11 @@ def test_widths_between_measured_ones_lie_on_the_line(width: int, seconds: float
     assert LEVELS.level_seconds(1, width) == pytest.approx(seconds)
 
 
+def test_between_two_measured_batches_the_smaller_one_counts() -> None:
+    halfway = DraftCost(levels=(DraftPoint(3, 1, 3.0), DraftPoint(1, 1, 1.0)))
+    assert halfway.level_seconds(2, 1) == 1.0
+
+
 def test_widths_below_the_smallest_cost_what_it_costs() -> None:
     assert LEVELS.level_seconds(4, 1) == 2.0
 
@@ -55,6 +61,22 @@ def test_wider_levels_are_never_cheaper_whatever_the_noise() -> None:
 
 def test_rows_may_come_in_any_order() -> None:
     assert DraftCost(levels=LEVELS.levels[::-1]).level_seconds(1, 4) == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize("cost", [LEVELS, DraftCost(0.5), DraftCost(levels=(DraftPoint(1, 10, 2.0),))])
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_many_widths_at_once_are_those_widths_one_by_one(cost: DraftCost, batch: int) -> None:
+    widths = np.arange(1, 80)
+    seconds = cost.level_seconds(batch, widths)
+    assert seconds.tolist() == [cost.level_seconds(batch, int(width)) for width in widths]
+    assert len(cost.level_seconds(batch, np.empty(0, np.int64))) == 0
+
+
+def test_costs_are_equal_whatever_they_were_asked() -> None:
+    asked, fresh = DraftCost(levels=LEVELS.levels), DraftCost(levels=LEVELS.levels)
+    asked.level_seconds(4, 7)
+    assert asked == fresh
+    assert repr(asked) == repr(fresh)
 
 
 def test_one_measured_width_is_taken_for_all() -> None:

@@ -23,13 +23,14 @@ from smartree.policies.base import StepState
 from smartree.policies.eagle2 import Eagle2Policy
 from smartree.tree.forest import Forest, Ints
 from tests.drafters.eagle3.heads import LLAMA3, random_table, random_weights, tiny_spec
-from tests.tiny import VOCAB, flat_profile, random_prompts, steep_profile, tiny_model
+from tests.tiny import VOCAB, flat_profile, steep_profile, tiny_model
 from tests.train import small
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 EVERY = tuple(name for name in POLICY_NAMES if name != "none")
-TOKENS = small.ANSWER
-PROMPTS = small.PROMPTS[:8]
+MAIN = ("smart", "eagle2")
+TOKENS = 9
+PROMPTS = small.PROMPTS[:6]
 SAMPLED = [
     SamplingParams(max_tokens=TOKENS, seed=7, temperature=temperature, top_k=top_k, top_p=top_p)
     for temperature, top_k, top_p in [
@@ -39,8 +40,6 @@ SAMPLED = [
         (1.0, 3, 0.9),
         (0.3, 0, 1.0),
         (1.5, 20, 0.95),
-        (0.5, 0, 0.8),
-        (1.0, 0, 0.9),
     ]
 ]
 PARAMS = {
@@ -111,32 +110,47 @@ def speculate(llm: LLM, architecture: str, kind: str, batch: int, policies: Sequ
     return accepted
 
 
+LEAST = {"greedy": 3 * len(PROMPTS), "mixed": 2 * len(PROMPTS), "sampled": len(PROMPTS)}
+"""Nodes that a good head gets accepted at the least, so that equality says something."""
+
+
 @pytest.mark.parametrize("kind", PARAMS)
-@pytest.mark.parametrize("batch", [1, 3, 8])
-def test_every_policy_gives_the_plain_tokens_with_a_good_head(batch: int, kind: str, folders: dict[str, Path]) -> None:
+def test_every_policy_gives_the_plain_tokens_with_a_good_head(kind: str, folders: dict[str, Path]) -> None:
     """Requests join as others end, since there are more than the batch holds."""
-    accepted = speculate(make_llm(folders["learnt"]), "llama", kind, batch, EVERY)
-    least = {"greedy": 3 * len(PROMPTS), "mixed": 2 * len(PROMPTS), "sampled": len(PROMPTS)}[kind]
-    assert min(accepted.values()) > least, accepted
+    accepted = speculate(make_llm(folders["learnt"]), "llama", kind, 3, EVERY)
+    assert min(accepted.values()) > LEAST[kind], accepted
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
-@pytest.mark.parametrize("head", RANDOM)
-def test_every_policy_gives_the_plain_tokens_with_a_random_head(head: str, kind: str, folders: dict[str, Path]) -> None:
-    accepted = speculate(make_llm(folders[head]), "llama", kind, 3, EVERY)
-    assert accepted["eagle2"] > 0  # its 60 nodes hit now and then
+@pytest.mark.parametrize("batch", [1, 6])
+def test_the_batch_size_does_not_matter(batch: int, kind: str, folders: dict[str, Path]) -> None:
+    accepted = speculate(make_llm(folders["learnt"]), "llama", kind, batch, MAIN)
+    assert min(accepted.values()) > LEAST[kind], accepted
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "policies"),
+    [
+        ("random", "greedy", ("paper", "chain", "static", "opt-tree")),
+        ("random", "sampled", MAIN),
+        ("every token", "sampled", MAIN),
+        ("all switches", "greedy", MAIN),
+    ],
+)
+def test_a_random_head_does_no_harm(head: str, kind: str, policies: tuple[str, ...], folders: dict[str, Path]) -> None:
+    accepted = speculate(make_llm(folders[head]), "llama", kind, 3, policies)
+    assert sum(accepted.values()) > 0  # many nodes hit now and then
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "gemma2"])
 def test_other_architectures(architecture: str, folders: dict[str, Path]) -> None:
-    speculate(make_llm(folders["all switches"], architecture), architecture, "sampled", 3, ("smart", "eagle2"))
+    speculate(make_llm(folders["all switches"], architecture), architecture, "sampled", 3, ("static",))
 
 
-@pytest.mark.parametrize("batch", [3, 8])
+@pytest.mark.parametrize("batch", [3, 6])
 def test_prompts_that_join_in_chunks_beside_decoding_requests(batch: int, folders: dict[str, Path]) -> None:
-    llm = make_llm(folders["learnt"], prefill_tokens=3)
-    accepted = speculate(llm, "llama", "mixed", batch, ("smart", "paper", "eagle2"))
-    assert min(accepted.values()) > 2 * len(PROMPTS)
+    accepted = speculate(make_llm(folders["learnt"], prefill_tokens=3), "llama", "mixed", batch, ("static",))
+    assert min(accepted.values()) > LEAST["mixed"]
 
 
 class NowAndThen(Eagle2Policy):
@@ -164,7 +178,7 @@ def test_a_policy_that_pauses(kind: str, folders: dict[str, Path]) -> None:
     llm, policy = make_llm(folders["learnt"]), NowAndThen()
     outputs = llm.generate(PROMPTS, PARAMS[kind], engine=llm.make_engine(policy, 3))
     assert tuple(output.token_ids for output in outputs) == plain("llama", kind)
-    assert 5 < policy.idle < policy.steps - 5
+    assert 3 < policy.idle < policy.steps - 3
     assert sum(output.stats.accepted for output in outputs) > len(PROMPTS)
 
 
@@ -177,20 +191,20 @@ def test_a_device_on_which_speculation_does_not_pay(folders: dict[str, Path]) ->
     assert_nothing_is_kept(llm.engine)
 
 
-def test_prompts_with_speculation_teach_the_same_lesson_as_alone(folders: dict[str, Path]) -> None:
-    """At batch 8 as many nodes are accepted as at batch 1: packing costs nothing of the head's skill."""
+def test_a_head_is_as_good_in_a_batch_as_alone(folders: dict[str, Path]) -> None:
+    """In a batch as many nodes are accepted as alone: packing costs nothing of the head's skill."""
     accepted = {}
-    for batch in (1, 8):
+    for batch in (1, 6):
         llm = make_llm(folders["learnt"])
         outputs = llm.generate(PROMPTS, PARAMS["greedy"], engine=llm.make_engine("static", batch))
         accepted[batch] = [output.stats.accepted for output in outputs]
-    assert accepted[1] == accepted[8]
+    assert accepted[1] == accepted[6]
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
 def test_stop_tokens_inside_an_accepted_path(kind: str, folders: dict[str, Path]) -> None:
     llm = make_llm(folders["learnt"])
-    engine = llm.make_engine("eagle2", 4)
+    engine = llm.make_engine("static", 4)
     stops = [output[TOKENS // 2] for output in plain("llama", kind)]
     params = [
         SamplingParams(
@@ -210,16 +224,17 @@ def test_stop_tokens_inside_an_accepted_path(kind: str, folders: dict[str, Path]
     assert_nothing_is_kept(engine)
 
 
-@pytest.mark.parametrize("most", range(1, 8))
-def test_exact_counts(most: int, folders: dict[str, Path]) -> None:
+def test_exact_counts(folders: dict[str, Path]) -> None:
     llm = make_llm(folders["learnt"])
-    outputs = llm.generate(PROMPTS, SamplingParams(max_tokens=most), engine=llm.make_engine("eagle2", 8))
-    assert [output.token_ids for output in outputs] == [whole[:most] for whole in plain("llama", "greedy")]
+    engine = llm.make_engine("static", 6)
+    for most in range(1, 8):
+        outputs = llm.generate(PROMPTS, SamplingParams(max_tokens=most), engine=engine)
+        assert [output.token_ids for output in outputs] == [whole[:most] for whole in plain("llama", "greedy")]
 
 
-@pytest.mark.parametrize("window", [20, 23])
+@pytest.mark.parametrize("window", [13, 16])
 def test_texts_that_reach_the_end_of_the_window(window: int, folders: dict[str, Path]) -> None:
-    prompts = [PROMPTS[0], PROMPTS[6], PROMPTS[7]]
+    prompts = [PROMPTS[0], PROMPTS[4], PROMPTS[5]]
     expected = LLM(tiny_model(), drafter="none", policy="none", max_model_len=window).generate(
         prompts, SamplingParams(max_tokens=50)
     )
@@ -232,16 +247,16 @@ def test_texts_that_reach_the_end_of_the_window(window: int, folders: dict[str, 
 
 def test_requests_that_are_given_up_leave_nothing_behind(folders: dict[str, Path]) -> None:
     """Some before their first step, some in the middle of their prompt, some while decoding; the others go on."""
-    llm = make_llm(folders["learnt"], prefill_tokens=12)
-    engine = llm.make_engine("eagle2", 3)
+    llm = make_llm(folders["random"], prefill_tokens=12)
+    engine = llm.make_engine("chain", 3)
     requests: list[Request] = [engine.add(prompt, PARAMS["greedy"][0]) for prompt in PROMPTS]
-    for place in (7, 1, 0, 4):
+    for place in (5, 1, 0, 4):
         engine.step()
         engine.abort(requests[place])
     while engine.unfinished:
         engine.step()
     for place, request in enumerate(requests):
-        if place not in (7, 1, 0, 4):
+        if place not in (5, 1, 0, 4):
             assert request.output == plain("llama", "greedy")[place]
     assert_nothing_is_kept(engine)
 
@@ -292,6 +307,5 @@ def test_other_element_types_run(dtype: torch.dtype, folders: dict[str, Path]) -
 
 def test_these_prompts_are_what_the_head_has_learnt() -> None:
     """Float64 gives the texts that were trained on, so that a good head is good here."""
-    assert [list(text.answer) for text in small.texts()[: len(PROMPTS)]] == list(plain("llama", "greedy"))
+    assert [list(text.answer[:TOKENS]) for text in small.texts()[: len(PROMPTS)]] == list(plain("llama", "greedy"))
     assert len({tuple(output) for output in plain("llama", "greedy")}) == len(PROMPTS)
-    assert random_prompts([4], seed=11)[0] != PROMPTS[0] or len(PROMPTS[0]) == 4

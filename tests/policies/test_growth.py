@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from smartree.policies.growth import Growth
+from smartree.policies.growth import Growth, best_width
 from smartree.tree import Forest
 from tests.policies.steps import same_children
 from tests.tree.forests import candidates_of, grow
@@ -50,10 +52,16 @@ def test_ranks_a_drafter_never_proposes_are_worth_nothing() -> None:
     np.testing.assert_allclose(growth.gains(np.array([1.0]), 0), [0.6, 0, 0, 0], atol=1e-3)
 
 
-def test_depths_never_drafted_keep_the_prior() -> None:
-    untouched, growth = Growth(), learned(grown(2, 0.9))
-    np.testing.assert_array_equal(growth.gains(np.array([0.5]), 2), untouched.gains(np.array([0.5]), 2))
-    assert growth.gains(np.array([1.0]), 1)[0] == pytest.approx(0.9, rel=1e-3)
+def test_depths_never_drafted_are_expected_to_bring_what_the_deepest_known_one_does() -> None:
+    growth = learned(grown(2, 0.9))
+    np.testing.assert_array_equal(growth.gains(np.array([0.5]), 5), growth.gains(np.array([0.5]), 1))
+    assert growth.gains(np.array([1.0]), 5)[0] == pytest.approx(0.9, rel=1e-3)
+
+
+def test_before_anything_was_drafted_every_depth_has_the_prior() -> None:
+    growth = Growth()
+    np.testing.assert_array_equal(growth.gains(np.array([1.0]), 0), growth.gains(np.array([1.0]), 7))
+    assert 0.5 < growth.gains(np.array([1.0]), 0)[0] < 0.8
 
 
 def test_likely_parents_count_for_more() -> None:
@@ -62,11 +70,37 @@ def test_likely_parents_count_for_more() -> None:
     assert learned(forest).gains(np.array([1.0]), 1)[0] == pytest.approx(0.6, rel=1e-3)
 
 
-def test_one_step_moves_the_mean_by_its_share_of_the_window() -> None:
+def first_rate(growth: Growth, depth: int = 0) -> float:
+    return float(growth.gains(np.array([1.0]), depth)[0])
+
+
+def test_at_first_it_is_the_plain_mean_with_a_prior_of_three_steps() -> None:
+    growth, prior = Growth(window=50.0), first_rate(Growth())
+    seen = [0.9, 0.1, 0.4, 0.0, 0.3, 0.8]
+    for count, value in enumerate(seen, start=1):
+        growth.observe(grown(1, value), np.array([0]))
+        assert first_rate(growth) == pytest.approx((3 * prior + sum(seen[:count])) / (3 + count))
+
+
+def test_later_a_step_moves_the_mean_by_its_share_of_the_window() -> None:
     growth = Growth(window=10.0)
-    before = growth.gains(np.array([1.0]), 0)[0]
+    for _ in range(30):
+        growth.observe(grown(1, 0.2), np.array([0]))
+    before = first_rate(growth)
     growth.observe(grown(1, 1.0), np.array([0]))
-    assert growth.gains(np.array([1.0]), 0)[0] == pytest.approx(before + (1.0 - before) / 10)
+    assert first_rate(growth) == pytest.approx(before + (1.0 - before) / 10)
+
+
+def test_depths_that_are_not_reached_keep_their_mean_but_the_next_look_counts_for_more() -> None:
+    growth = learned(grown(2, 0.4))
+    for _ in range(200):
+        growth.observe(grown(1, 0.4), np.array([0]))
+    assert first_rate(growth, 1) == pytest.approx(0.4, rel=1e-3)
+    two_levels = grown(2, 0.8)
+    growth.observe(two_levels, parents_of(two_levels))
+    assert first_rate(growth, 0) == pytest.approx(0.4 + 0.4 / 50, rel=1e-3)
+    # 50 steps were worth remembering; 200 steps later 50 * 0.98^200 = 0.9 of them are left: a rate of 1 / 4.9.
+    assert first_rate(growth, 1) == pytest.approx(0.4 + 0.4 / (4 + 50 * 0.98**200), rel=1e-3)
 
 
 def test_a_step_without_drafts_teaches_nothing() -> None:
@@ -80,3 +114,41 @@ def test_a_node_that_was_expanded_in_vain_counts() -> None:
     for _ in range(500):
         growth.observe(Forest(np.zeros(1, np.int64)), np.array([0]))
     np.testing.assert_allclose(growth.gains(np.array([1.0]), 0), 0, atol=1e-3)
+
+
+# --- how wide a level should be ------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), max_size=12),
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4),
+    st.floats(0.0, 0.5),
+    st.lists(st.floats(0.0, 0.5), min_size=12, max_size=12),
+)
+@settings(deadline=None, max_examples=300)
+def test_no_other_width_is_worth_more(
+    paths: list[float], rates: list[float], row_price: float, rises: list[float]
+) -> None:
+    falling, prices = sorted(paths, reverse=True), np.cumsum(rises)
+    values = [0.0]
+    for width in range(1, len(falling) + 1):
+        brought = sum(max(path * rate - row_price, 0.0) for path in falling[:width] for rate in rates)
+        values.append(brought - float(prices[width - 1]))
+    width = best_width(np.array(falling), np.array(rates), row_price, prices[: len(falling)])
+    assert values[width] == pytest.approx(max(values), abs=1e-12)
+
+
+def test_a_width_by_hand() -> None:
+    # Rates 0.5 and 0.2, a row at 0.1: 0.9 brings (0.45 - 0.1) + (0.18 - 0.1) = 0.43, 0.5 brings 0.15, 0.1 nothing.
+    paths, rates = np.array([0.9, 0.5, 0.1]), np.array([0.5, 0.2])
+    assert best_width(paths, rates, 0.1, np.array([0.2, 0.3, 0.4])) == 2  # 0.23, 0.28, 0.18
+    assert best_width(paths, rates, 0.1, np.array([0.2, 0.4, 0.6])) == 1  # 0.23, 0.18
+    assert best_width(paths, rates, 0.1, np.array([0.5, 0.7, 0.9])) == 0
+    assert best_width(paths, rates, 0.1, np.array([0.43, 0.58, 0.6])) == 0  # nothing to gain: the smaller one
+    assert best_width(np.empty(0), rates, 0.1, np.empty(0)) == 0
+
+
+def test_a_bend_of_the_draft_cost_that_pays_later_is_stepped_over() -> None:
+    # The second node loses (0.1 for 0.3) and the ones after it are free: three are worth less than one, eight more.
+    assert best_width(np.full(3, 0.1), np.array([1.0]), 0.0, np.array([0.05, 0.35, 0.35])) == 1
+    assert best_width(np.full(8, 0.1), np.array([1.0]), 0.0, np.array([0.05, *[0.35] * 7])) == 8

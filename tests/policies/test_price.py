@@ -1,10 +1,10 @@
-"""The price of time is a ratio of sums that slowly forgets."""
+"""The price of time is a ratio of sums that slowly forgets; savings pay for looks and never for more."""
 
 from __future__ import annotations
 
 import pytest
 
-from smartree.policies.price import Price
+from smartree.policies.price import Price, Savings
 
 
 def test_there_is_no_price_before_the_warm_up_is_over() -> None:
@@ -46,3 +46,23 @@ def test_batch_sizes_have_prices_of_their_own() -> None:
     price.update(1, 1.0, 1.0)
     price.update(8, 8.0, 2.0)
     assert (price.at(1), price.at(8), price.at(4)) == (1.0, 4.0, None)
+
+
+def test_looks_never_cost_more_than_the_share_of_time_saved() -> None:
+    savings, paid = Savings(0.01), 0.0
+    for _ in range(1000):
+        savings.save(2.0, most=1.0)
+        if savings.pay(0.3):
+            paid += 0.3
+    assert paid <= 0.01 * 2000
+    assert paid >= 0.9 * 0.01 * 2000
+
+
+def test_savings_do_not_pile_up() -> None:
+    savings = Savings(0.5)
+    for _ in range(100):
+        savings.save(1.0, most=1.2)
+    assert savings.seconds == 1.2
+    assert not savings.pay(1.3)
+    assert savings.pay(1.2)
+    assert savings.seconds == 0.0

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartree.policies import Choice, scan
-from smartree.policies.scan import by_width
+from smartree.policies.base import top_per_group
+from smartree.policies.scan import by_width, likeliest, likeliest_per_group, places_in_group
 from smartree.tree import DraftTree, forest_of
 from smartree.tree.forest import Floats
 from tests.policies.brute_force import Pool, costs, pools
@@ -129,3 +130,43 @@ def test_a_padded_engine_gets_the_best_width_of_all() -> None:
         for request in range(batch):
             mine = np.sort(paths[chosen[requests[chosen] == request]])[::-1]
             np.testing.assert_array_equal(mine, own[request][: choice.count])
+
+
+# --- the front of the best-first order, without sorting the rest -----------------------------------------------------
+
+TIED_PATHS = st.lists(st.sampled_from([1.0, 0.5, 0.5, 0.25, 0.1, 0.0]), max_size=60)
+
+
+@given(TIED_PATHS, st.data())
+@settings(deadline=None, max_examples=300)
+def test_the_likeliest_are_the_front_of_a_stable_sort(values: list[float], data: st.DataObject) -> None:
+    paths = np.array(values, np.float64)
+    count = data.draw(st.integers(0, len(paths)))
+    np.testing.assert_array_equal(likeliest(paths, count), np.argsort(-paths, kind="stable")[:count])
+
+
+def test_the_likeliest_of_many_with_many_ties() -> None:
+    paths = np.random.default_rng(5).integers(0, 50, 5000) / 50
+    for count in (0, 1, 7, 99, 100, 101, 2499, 2500, 4999, 5000):
+        np.testing.assert_array_equal(likeliest(paths, count), np.argsort(-paths, kind="stable")[:count])
+
+
+@pytest.mark.parametrize("groups", [1, 7, 70_000])
+def test_places_in_group_count_in_the_order_given(groups: int) -> None:
+    owners = np.random.default_rng(groups).integers(0, groups, 3000)
+    seen: dict[int, int] = {}
+    for owner, place in zip(owners.tolist(), places_in_group(owners, groups).tolist(), strict=True):
+        assert place == seen.get(owner, 0)
+        seen[owner] = place + 1
+
+
+@given(TIED_PATHS, st.integers(1, 5), st.integers(1, 8), st.integers(0, 99))
+@settings(deadline=None, max_examples=200)
+def test_the_likeliest_per_group_are_those_of_each_group_in_falling_order(
+    values: list[float], groups: int, most: int, seed: int
+) -> None:
+    paths = np.array(values, np.float64)
+    owners = np.random.default_rng(seed).integers(0, groups, len(paths))
+    found = likeliest_per_group(paths, owners, groups, most)
+    assert np.all(np.diff(paths[found]) <= 0)
+    np.testing.assert_array_equal(np.sort(found), np.flatnonzero(top_per_group(owners, paths, most)))

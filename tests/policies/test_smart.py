@@ -14,9 +14,10 @@ from smartree.cost import CostModel, CostPoint, CostTable, DraftCost, DraftPoint
 from smartree.errors import InputError
 from smartree.policies import SmartOptions, SmartPolicy, StepOutcome
 from smartree.tree import DraftTree, forest_of
-from smartree.tree.forest import Floats, Forest, Ints
+from smartree.tree.forest import Candidates, Floats, Forest, Ints
 from tests.policies.brute_force import Pool, costs, pools
 from tests.policies.steps import (
+    Propose,
     Step,
     cost_of,
     draft,
@@ -221,12 +222,111 @@ def test_the_width_bounds_the_nodes_expanded_per_request() -> None:
     assert forest.probability[frontier].tolist() == [0.3, 0.25, 0.2] * 2
 
 
+def first_frontier(cost: CostModel, batch: int, *probabilities: float) -> Ints:
+    """Nodes that a policy which has learned nothing, and may look at nothing, expands below the first level."""
+    policy, forest = SmartPolicy(cost, SmartOptions(explore_share=0.0)), Forest(np.zeros(batch, np.int64))
+    frontier = policy.begin(state_of(batch), forest)
+    assert policy.wants_level(forest, frontier)
+    return policy.grow(forest, same_children(*probabilities)(forest, frontier))
+
+
+def test_dearer_draft_rows_make_levels_narrower_down_to_none() -> None:
+    widths = []
+    for row in (1e-4, 0.02, 0.05, 0.08, 0.2, 0.9):
+        levels = DraftCost(levels=(DraftPoint(4, 4, 0.05), DraftPoint(4, 44, 0.05 + 40 * row)))
+        widths.append(len(first_frontier(cost_of(4, [1.0] * 200, levels), 4, 0.4, 0.2, 0.1, 0.05)))
+    assert widths[0] == 16
+    assert all(more >= fewer for more, fewer in pairwise(widths))
+    assert widths[-1] == 4  # the rows up to the bend cost nothing
+
+
+def test_nothing_is_expanded_below_nodes_that_cannot_pay_for_a_level() -> None:
+    # 0.3 s a level at a token a second and request: four nodes of 0.01 bring 0.03 at the very best.
+    cost = cost_of(4, [1.0] * 200, DraftCost(levels=(DraftPoint(4, 4, 0.3),)))
+    assert len(first_frontier(cost, 4, 0.01)) == 0
+    assert len(first_frontier(cost, 4, 0.9)) == 4
+
+
+def test_a_level_stops_at_the_draft_head_s_own_bend() -> None:
+    # Up to 8 rows a level costs 0.01 s, each further row 0.3 s: the two best of each of 4 requests and no more.
+    bend = DraftCost(levels=(DraftPoint(4, 8, 0.01), DraftPoint(4, 108, 30.01)))
+    assert len(first_frontier(cost_of(4, [1.0] * 400, bend), 4, 0.3, 0.25, 0.2, 0.15)) == 8
+
+
+def test_the_best_nodes_of_the_whole_batch_are_expanded_not_as_many_of_each_request() -> None:
+    # Room for 3 rows. The likeliest three of both requests belong to the first one.
+    bend = DraftCost(levels=(DraftPoint(2, 3, 0.01), DraftPoint(2, 103, 100.01)))
+    cost = cost_of(2, [1.0] * 400, bend)
+    policy, forest = SmartPolicy(cost), Forest(np.zeros(2, np.int64))
+    frontier = policy.begin(state_of(2), forest)
+    assert policy.wants_level(forest, frontier)
+    candidates = same_children(0.3, 0.28, 0.26)(forest, frontier)
+    candidates.probabilities[3:] = [0.2, 0.1, 0.05]
+    frontier = policy.grow(forest, candidates)
+    assert forest.request[frontier].tolist() == [0, 0, 0]
+
+
+def test_a_depth_that_was_never_reached_is_believed_to_be_like_the_one_above() -> None:
+    # A level costs 0.8 s. At 0.97 a chain of several levels pays (1.97 / 1.8 = 1.09, 2.91 / 2.6 = 1.12, ...); with
+    # the prior's 0.6 for every new depth it would end after the first.
+    cost = cost_of(1, [1.0] * 40, by_level(0.8))
+    steps = run(SmartPolicy(cost), cost, state_of(1), same_children(0.97), 600)
+    achieved = throughput(steps[400:])
+    assert achieved >= 0.99 * best_chain_throughput(0.97, 1.0, 0.8)
+
+
+def by_depth(*rates: float) -> Propose:
+    """A chain whose acceptance depends on the depth; the last rate goes on."""
+
+    def propose(forest: Forest, frontier: Ints) -> Candidates:
+        depths = np.minimum(forest.depth[frontier], len(rates) - 1)
+        ranks = np.zeros(len(frontier), np.int64)
+        return Candidates(frontier, ranks, np.array(rates)[depths], ranks, ranks - 1, np.zeros(len(frontier)))
+
+    return propose
+
+
+@pytest.mark.parametrize("level", [0.05, 0.1, 0.3])
+def test_a_depth_that_was_once_bad_is_looked_at_again(level: float) -> None:
+    cost = cost_of(1, [1.0] * 40, by_level(level))
+    policy = SmartPolicy(cost)
+    shallow = run(policy, cost, state_of(1), by_depth(0.9, 0.9, 0.02), 1000)
+    best_shallow = (1 + 0.9 + 0.81) / (1 + 2 * level)
+    while_shallow = throughput(shallow[500:])
+    assert while_shallow >= 0.995 * best_shallow  # looks at the third level cost next to nothing
+    deep = run(policy, cost, state_of(1), by_depth(0.9), 1500)
+    achieved = throughput(deep[1100:])
+    assert achieved >= 0.98 * best_chain_throughput(0.9, 1.0, level)
+
+
 def test_depth_limits_and_max_depth_bound_the_tree() -> None:
     cost = cost_of(1, [1.0] * 100)
     propose = same_children(0.9)
     assert draft(SmartPolicy(cost), cost, state_of(1, depth=5), propose).levels == 5
     assert draft(SmartPolicy(cost, SmartOptions(max_depth=3)), cost, state_of(1), propose).levels == 3
     assert draft(SmartPolicy(cost), cost, state_of(1, depth=0), propose).levels == 0
+
+
+@pytest.mark.parametrize("most", [3, 12, 300])
+def test_the_selection_of_a_large_forest_is_the_front_of_its_best_first_order(most: int) -> None:
+    # Whatever the short cuts: all nodes sorted, at most `most` of a request, the best number of them. Many ties.
+    random = np.random.default_rng(most)
+    for batch in (1, 6, 40):
+        trees = []
+        for _ in range(batch):
+            size = int(random.integers(0, 40))
+            parents = [int(random.integers(-1, node)) if node else -1 for node in range(size)]
+            trees.append(DraftTree.of(parents, random.choice([1.0, 0.8, 0.5, 0.25], size).tolist()))
+        forest = forest_of(trees)
+        seconds = np.cumsum(0.02 + 0.1 * random.random(len(forest) + 1) ** 4) + 1.0
+        selected = select_from(SmartPolicy(cost_of(batch, seconds), SmartOptions(max_nodes=most)), forest)
+        kept, counts = [], dict.fromkeys(range(batch), 0)
+        for node in forest.best_first().tolist():
+            counts[int(forest.request[node])] += 1
+            if counts[int(forest.request[node])] <= most:
+                kept.append(node)
+        tokens = batch + np.concatenate([[0.0], np.cumsum(forest.path[kept])])
+        assert selected.tolist() == kept[: int(np.argmax(tokens / seconds[: len(tokens)]))]
 
 
 def test_max_nodes_bounds_the_nodes_of_one_request() -> None:
@@ -381,6 +481,18 @@ def test_a_padded_engine_pays_for_the_width_of_the_whole_batch() -> None:
     padded = SmartPolicy(cost, SmartOptions(explore_share=0, padded=True))
     assert len(select_from(packed, forest_of(trees))) == 1
     assert len(select_from(padded, forest_of(trees))) == 0
+
+
+def test_a_padded_engine_s_price_counts_the_padding() -> None:
+    # 2 requests, one with two good nodes: padded to 6 rows, which take 2 s, for 4 tokens a step in the long run.
+    cost = cost_of(2, [1.0, 1.0, 1.0, 1.0, 2.0, 9.0, 9.0])
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0, padded=True))
+    forest = forest_of([DraftTree.of([-1, 0], [1.0, 1.0]), DraftTree.of([], [])])
+    for _ in range(20):
+        policy.begin(state_of(2), forest)
+        policy.observe(StepOutcome(policy.state, forest, np.array([2, 3]), 4, 2.0))
+    policy.begin(state_of(2), forest)
+    assert policy.price == pytest.approx(4 / 2.0)
 
 
 def test_hysteresis_keeps_the_last_size_for_a_small_gain_only() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from smartree.cost import CostModel, CostPoint, CostTable, DraftCost, DraftPoint
 from smartree.errors import InputError
-from smartree.policies import POLICY_NAMES, StepState, make_policy
+from smartree.policies import POLICY_NAMES, SmartOptions, SmartPolicy, StepState, make_policy
 from smartree.policies.base import BasePolicy, StepOutcome
+from smartree.policies.chain import ChainPolicy
 from smartree.policies.fixed import ORACLE_GRID, TreeSize, fixed_tree
 from smartree.simulate.acceptance import AcceptanceLaw, ParametricPools
 from smartree.simulate.devices import DEVICES
@@ -59,6 +60,29 @@ def test_overhead_is_part_of_every_step_plain_ones_too() -> None:
     cost = hand_made_cost(overhead=0.3)
     steps = run(fixed_tree(TreeSize(2, 1, 2)), pools, cost, context=0, steps=2)
     assert price(steps, cost, batch=1, context=0).speedup == pytest.approx(5 / 4.0 * 1.3)
+
+
+@pytest.mark.parametrize("overhead", [0.0, 1e-3, 0.1])
+def test_plain_decoding_is_the_unit_whatever_the_overhead_of_a_step(overhead: float) -> None:
+    # A plain step pays it too: in the loop, for the oracle and in smart's own price.
+    cost = cost_model(L40S, LLAMA, batches=(4,))
+    cost.overhead = overhead
+    hopeless = AcceptanceLaw("hopeless", mean=-9.0, optimism=0.0, coverage=0.0)
+    plain = run(make_policy("none", cost), ParametricPools(hopeless, 4, 5), cost, context=LLAMA.context, steps=5)
+    assert price(plain, cost, 4, LLAMA.context).speedup == 1.0
+    grid = run_grid(ParametricPools(hopeless, 4, 3), LLAMA.context, 3)
+    assert best_tree(grid, cost, LLAMA.context).outcome.speedup == 1.0
+    quiet = SmartPolicy(cost, SmartOptions(explore_share=0.0, max_nodes=1))
+    run(quiet, ParametricPools(hopeless, 4, 400), cost, context=LLAMA.context, steps=400)
+    assert quiet.price == pytest.approx(4 / (cost.autoregressive(4, LLAMA.context) + overhead), rel=0.05)
+
+
+def test_the_oracle_charges_overhead_as_the_loop_does() -> None:
+    cost = cost_model(L40S, LLAMA, batches=(4,))
+    cost.overhead = 5e-3
+    best = best_tree(run_grid(ParametricPools(LAW, 4, 6), LLAMA.context, 6), cost, LLAMA.context)
+    steps = run(fixed_tree(best.size), ParametricPools(LAW, 4, 6), cost, context=LLAMA.context, steps=6)
+    assert best.outcome.speedup == pytest.approx(price(steps, cost, 4, LLAMA.context).speedup)
 
 
 def test_a_drafter_that_pays_once_pays_once() -> None:
@@ -163,3 +187,18 @@ def test_a_state_is_what_policies_are_given() -> None:
 
     run(Spy(), ParametricPools(LAW, 3, 2), None, context=77, steps=2)
     assert [(state.batch, state.context, state.extra_tokens) for state in states] == [(3, 77, 0)] * 2
+    assert [state.generated.tolist() for state in states] == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_what_each_request_has_generated_is_counted() -> None:
+    # Request 0 has one of two nodes accepted, then both; request 1, which replays them half a round later, the reverse.
+    seen: list[list[int]] = []
+
+    class Watched(ChainPolicy):
+        def begin(self, state: StepState, forest: Forest) -> Ints:
+            seen.append(state.generated.tolist())
+            return super().begin(state, forest)
+
+    pools = RecordedPools("test", [chain_pool(0, 1), chain_pool(1, 2)], batch=2)
+    run(Watched(length=2), pools, None, context=0, steps=3)
+    assert seen == [[0, 0], [2, 3], [5, 5]]

@@ -98,6 +98,26 @@ def test_hopeless_drafts_cost_smart_next_to_nothing_once_it_has_learned() -> Non
             assert row.speedup < 0.9
 
 
+@pytest.mark.parametrize("batch", [1, 32])
+def test_finding_out_that_drafts_are_hopeless_costs_less_than_one_percent_of_400_steps(batch: int) -> None:
+    law = AcceptanceLaw("hopeless", mean=-6.0, coverage=0.05)
+    options = SweepOptions(("smart",), (batch,), steps=400 * batch, warm_up=0, acceptance=law)
+    (row,) = sweep(setups_for(["h100-sxm"], [MODELS["llama-3.1-8b"]], Overheads()), options)
+    assert row.speedup > 0.99
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "batch"),
+    [("a100-80gb", "deepseek-r1-8b", 64), ("h200-sxm", "llama-3.1-8b", 32), ("rtx-pro-6000-server", "qwen2-vl-7b", 32)],
+)
+def test_where_the_draft_head_itself_is_past_its_bend_smart_keeps_up_with_the_best_fixed_tree(
+    device: str, model: str, batch: int
+) -> None:
+    options = SweepOptions(("smart", "oracle"), (batch,), steps=60, warm_up=60)
+    smart, oracle = sweep(setups_for([device], [MODELS[model]], Overheads()), options)
+    assert smart.speedup >= 0.99 * oracle.speedup
+
+
 def profile(tmp_path: Path, levels: bool = True) -> Path:
     points = tuple(
         CostPoint(batch, batch * rows, 256, 0.02 + 0.001 * batch * rows) for batch in (1, 4) for rows in (1, 2, 4, 8)

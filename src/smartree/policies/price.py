@@ -1,4 +1,4 @@
-"""The price of time: tokens achieved per plain step's time in the long run (design 3.2, statement 5); and time saved up."""
+"""The price of time: tokens achieved per plain step's time in the long run (design 3.2, statement 5), and savings."""
 
 from __future__ import annotations
 

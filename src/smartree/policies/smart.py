@@ -30,7 +30,8 @@ class SmartOptions:
         width: most nodes of one request expanded in a level.
         least_path: path probability below which a node is not expanded in a level that costs nothing: it still takes
             bookkeeping. Levels that cost have a price instead.
-        explore_share: share of all time that may be spent on looking again at what does not seem to pay.
+        explore_share: share of all time that may be spent on looking again at speculation when it does not seem to
+            pay, and a fifth of it on levels below those that do.
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
         padded: True for engines that pad every request to one width: a pass then carries B * (width + 1) rows.
@@ -62,7 +63,8 @@ class SmartPolicy(BasePolicy):
 
     What has been drafted is paid for, so the only question while drafting is whether the next level's expected
     tokens (learned per depth) are worth its draft time and the verify time they would take. "No speculation" is n = 0
-    of the scan. When it wins, `explore_share` of the time is saved up and spent on looks at speculation.
+    of the scan. When it wins, `explore_share` of the time is saved up and spent on looks at speculation. A fifth as
+    much is saved for looks at one level more than seems to pay: without them, a depth that was once bad stays unseen.
     """
 
     name = "smart"
@@ -109,9 +111,9 @@ class SmartPolicy(BasePolicy):
             return False
         depth = int(forest.depth[frontier[-1]])
         seconds = self._level_seconds(depth, len(frontier))
-        if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds):
-            if not (self._deeper_looks if depth else self._looks).pay(seconds):
-                return False
+        savings = self._deeper_looks if depth else self._looks
+        if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds) and not savings.pay(seconds):
+            return False
         self._draft_seconds += seconds
         if self._drafting_costs:  # free levels are always wanted: nothing to learn
             self._expanded.append(frontier)
@@ -265,11 +267,12 @@ class SmartPolicy(BasePolicy):
             return nodes
         rates, row_price = self._growth.at(int(forest.depth[nodes[0]])), self._row_price()
         able = np.flatnonzero(paths * rates.max() > row_price)  # no other has a child that is worth its row
-        nodes, paths = nodes[able], paths[able]
-        order = likeliest_per_group(paths, forest.request[nodes], batch, width)
-        seconds = self._model.refinement.scale * self._model.draft.level_seconds(batch, np.arange(1, len(order) + 1))
-        wide = best_width(paths[order], rates, row_price, self.price * seconds)
-        return np.sort(nodes[order[:wide]])
+        able = able[likeliest_per_group(paths[able], forest.request[nodes[able]], batch, width)]
+        seconds = self._model.refinement.scale * self._model.draft.level_seconds(batch, np.arange(1, len(able) + 1))
+        wide = best_width(paths[able], rates, row_price, self.price * seconds)
+        if wide == 0 and self._deeper_looks.seconds >= self._level_seconds(1, 1):
+            return nodes[[int(np.argmax(paths))]]  # enough to see whether the level below is worth more by now
+        return np.sort(nodes[able[:wide]])
 
     def _look(self, drafted: int) -> int:
         """Nodes to verify although they do not pay, out of what is saved for looks."""

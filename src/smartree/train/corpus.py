@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,10 +69,13 @@ class Corpus:
         """
         row = {"key": text.key, "prompt": list(text.prompt), "answer": list(text.answer)}
         line = json.dumps(row, separators=(",", ":")) + "\n"
+        size = self.path.stat().st_size if self.path.exists() else 0
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, size)
             raise InputError(
                 f"{self.path} cannot be written ({error.strerror}); make room and start again: the {len(self)} texts "
                 "in it are kept."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,7 @@ class FeatureStore:
         """
         start = self._end()
         numbers = states.to(torch.bfloat16).contiguous().view(torch.int16).numpy()
+        size = self._index.stat().st_size
         try:
             with self._rows.open("r+b") as file:
                 file.seek(start * self.width * 2)
@@ -73,6 +75,8 @@ class FeatureStore:
             with self._index.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([key, start, len(numbers)]) + "\n")
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(self._index, size)
             raise InputError(
                 f"{self.folder} cannot be written ({error.strerror}); make room and start again: the {len(self)} texts "
                 "there are kept."

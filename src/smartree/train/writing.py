@@ -21,6 +21,7 @@ Progress = Callable[[int, int], None]
 _OWN_PROMPT = "own"
 _MARK = "\x00here the user speaks\x00"
 _LONGEST_OWN_PROMPT = 160
+_MOST_FRUITLESS = 200  # own prompts in a row that came to nothing before writing is given up
 _OWN_TOP_K = 100  # keeps the prompts sensible; cheaper than top_p, which would have to sort most of the vocabulary
 
 
@@ -84,6 +85,7 @@ class Writer:
         )
         self._before, self._after = user_turn(llm) if config.own_prompts else ([], [])
         self._running: dict[int, tuple[Request, Job, tuple[int, ...] | None]] = {}
+        self._fruitless = 0
 
     def write(self, sources: Mapping[str, Sequence[Sequence[int]]], progress: Progress | None = None) -> None:
         """Writes until the corpus holds the wanted tokens or every job is done.
@@ -91,6 +93,9 @@ class Writer:
         Args:
             sources: prompts as token ids, by the name of where they come from.
             progress: called with (answer tokens, wanted) after every text.
+
+        Raises:
+            InputError: the target finishes none of the prompts that it writes itself, or the disk is full.
         """
         jobs = (job for job in self.jobs(sources) if job.key not in self.corpus.keys)
         more = True
@@ -108,7 +113,8 @@ class Writer:
                             progress(self.corpus.answer_tokens, self.config.tokens)
         finally:
             for request, _, _ in self._running.values():
-                self.engine.abort(request)
+                if request.finish_reason is None:  # others ended in the very step that was interrupted
+                    self.engine.abort(request)
             self._running.clear()
 
     def jobs(self, sources: Mapping[str, Sequence[Sequence[int]]]) -> Iterator[Job]:
@@ -143,8 +149,10 @@ class Writer:
 
     def _start(self, job: Job) -> bool:
         room = self.llm.window - len(job.prompt) - 1
-        if room < 1:
-            return True  # a prompt as long as the window cannot be answered
+        if room < 1:  # a prompt as long as the window cannot be answered
+            if job.own:
+                self._note_fruitless()
+            return True
         if job.own:
             limit = min(_LONGEST_OWN_PROMPT, room)
             params = SamplingParams(max_tokens=limit, temperature=1.0, top_k=_OWN_TOP_K, seed=job.seed)
@@ -169,10 +177,22 @@ class Writer:
             if self.store is not None and states is not None:
                 self.store.append(job.key, states)
             self.corpus.append(Text(job.key, prompt, tuple(request.output)))
-        elif request.finish_reason == "stop" and len(request.output) > 1:  # an endless prompt is nobody's question
-            written = (*request.tokens[:-1], *self._after)
-            if len(written) + 1 < self.llm.window:
-                self._answer(job, written)
+            self._fruitless = 0
+            return
+        written = (*request.tokens[:-1], *self._after)
+        # An endless prompt is nobody's question.
+        if request.finish_reason == "stop" and len(request.output) > 1 and len(written) + 1 < self.llm.window:
+            self._answer(job, written)
+        else:
+            self._note_fruitless()
+
+    def _note_fruitless(self) -> None:
+        self._fruitless += 1
+        if self._fruitless >= _MOST_FRUITLESS:
+            raise InputError(
+                f"{self.llm.target.name!r} finished none of {_MOST_FRUITLESS} prompts that it began; give it prompts "
+                "instead."
+            )
 
 
 def user_turn(llm: LLM) -> tuple[list[int], list[int]]:
