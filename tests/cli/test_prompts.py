@@ -51,7 +51,12 @@ def text(tokens: list[int]) -> str:
         (row(id="a", prompt="Hi"), "Hi", "<user>Hi", "a"),
         (row(question_id=81, turns=["One", "Two"]), "One", "<user>One", "81"),
         (row(question="1+1?", answer="2"), "1+1?", "<user>1+1?", None),
-        (row(instruction="Sort.", instances=[{"input": "b a", "output": "a b"}]), "Sort.\n\nb a", "<user>Sort.\n\nb a", None),
+        (
+            row(instruction="Sort.", instances=[{"input": "b a", "output": "a b"}]),
+            "Sort.\n\nb a",
+            "<user>Sort.\n\nb a",
+            None,
+        ),
         (row(instruction="Joke.", instances=[{"input": ""}]), "Joke.", "<user>Joke.", None),
         (row(messages=[{"role": "user", "content": "Hi"}]), "Hi", "<user>Hi", None),
         (

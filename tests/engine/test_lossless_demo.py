@@ -13,9 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from smartree import LLM, SamplingParams
+from smartree.drafters.eagle3.drafter import Eagle3Drafter
+from smartree.drafters.factory import make_drafter
+from smartree.engine.engine import Engine
 from smartree.engine.margin import NEAR_TIE, first_difference_margin
 from smartree.models.demo import demo_folder
 from smartree.models.load import quiet_transformers
+from smartree.policies.factory import make_policy
 from tests.tiny import flat_profile
 
 pytestmark = [pytest.mark.demo, pytest.mark.usefixtures("still_clock")]
@@ -87,6 +91,23 @@ def test_every_policy_gives_the_plain_tokens(
         assert tokens == expected, policy
         assert verified > 100, policy
         assert accepted > (20 if params is GREEDY else 5), policy
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_the_head_that_comes_with_the_package_changes_nothing_but_the_time(
+    demo_llm: LLM, prompts: list[str], params: SamplingParams
+) -> None:
+    expected = plain(demo_llm, tuple(prompts), params)
+    drafter = make_drafter("auto", demo_llm.target, 3, demo_llm.window)
+    assert isinstance(drafter, Eagle3Drafter)
+    for policy in ("smart", "paper", "eagle2"):
+        sizing = make_policy(policy, flat_profile(levels=True).cost_model())
+        engine = Engine(demo_llm.target, drafter.fresh(), sizing, max_batch=3)
+        outputs = demo_llm.generate(prompts, params, engine=engine)
+        assert [output.token_ids for output in outputs] == expected, policy
+        accepted, tokens = sum(output.stats.accepted for output in outputs), sum(map(len, expected))
+        assert accepted > tokens / 4, policy
+        assert engine.runner.seating.rows_in_use() == 0
 
 
 def test_in_bfloat16_outputs_part_only_where_two_tokens_are_nearly_equal(prompts: list[str]) -> None:

@@ -26,7 +26,7 @@ def test_some_may_be_zero_but_not_negative(name: str) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 @pytest.mark.parametrize("name", ["learning_rate", "clip", "decay"])
-def test_rates_are_above_zero(name: str, value: float) -> None:
+def test_rates_are_above_zero(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{name} is"):
         TrainConfig(**{name: value})
 

@@ -185,10 +185,11 @@ def test_an_interruption_before_the_first_text(left: int, tmp_path: Path) -> Non
 def test_a_text_that_is_written_twice_keeps_the_later_states(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store.append("t1", states(2, 7))
+    store.append("t3", states(5, 3))
     for one in (store, FeatureStore(tmp_path, LAYERS, HIDDEN)):
-        assert torch.equal(one.read("t1"), states(2, 7))
-        assert torch.equal(one.read("t2"), states(9, 2))
-        assert len(one) == 3
+        for place, rows, seed in ((0, 4, 0), (1, 2, 7), (2, 9, 2), (3, 5, 3)):
+            assert torch.equal(one.read(f"t{place}"), states(rows, seed))
+        assert len(one) == 4
 
 
 @pytest.mark.parametrize(("layers", "hidden"), [((2, 1, 0), HIDDEN), ((2, 0), HIDDEN), (LAYERS, 64)])

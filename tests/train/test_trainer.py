@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -11,10 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from smartree.drafters.eagle3.head import Eagle3Head
 from smartree.errors import InputError
+from smartree.train.batches import Batch
+from smartree.train.beginning import new_head, spec_for, teacher_of
 from smartree.train.corpus import Text
+from smartree.train.features import feature_runner, features_of
 from smartree.train.trainer import Trainer, TrainState, is_held_out
-from tests.drafters.eagle3.heads import same_tensors
+from smartree.train.unrolled import StepResult
+from tests.drafters.eagle3.heads import same_tensors, tiny_target
 from tests.train import small
 from tests.train.small import a_config, a_head, a_teacher, a_trainer, texts
 
@@ -94,9 +100,12 @@ def test_warm_epochs_run_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     trainer = a_trainer(tmp_path, a_config(epochs=3, warm_epochs=2, evaluate_every=10**6, save_every=10**6))
     steps: list[int] = []
     unrolled = trainer._unrolled
-    monkeypatch.setattr(
-        trainer, "_unrolled", lambda batch, count, **rest: (steps.append(count), unrolled(batch, count, **rest))[1]
-    )
+
+    def count_steps(batch: Batch, count: int, count_hits: bool = False) -> list[StepResult]:
+        steps.append(count)
+        return unrolled(batch, count, count_hits)
+
+    monkeypatch.setattr(trainer, "_unrolled", count_steps)
     trainer.run()
     per_epoch = trainer.state.total // 3
     assert set(steps[:per_epoch]) == {1}
@@ -121,6 +130,36 @@ def test_a_run_without_warm_up(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, a_config(warm_up=0, epochs=1, warm_epochs=0, unrolled=1))
     trainer.run()
     assert trainer.state.batches == trainer.state.total
+
+
+def test_every_epoch_has_an_order_of_its_own(whole: Trainer) -> None:
+    epochs = [whole._batches(epoch) for epoch in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert whole._batches(1) == epochs[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_targets_of_every_type_teach(dtype: torch.dtype, tmp_path: Path) -> None:
+    """With hidden states computed anew for every batch, as beyond the limit of the cache."""
+    target, config = tiny_target(dtype=dtype), a_config(epochs=1, warm_epochs=0, evaluate_every=2)
+    runner = feature_runner(target, small.layers(), 64)
+    ids = small.token_ids()
+    head = new_head(spec_for(target, config), target, 0)
+    trainer = Trainer(
+        config, head, teacher_of(target, ids), texts(), lambda text: features_of(runner, text.tokens), tmp_path
+    )
+    trainer.run()
+    assert trainer.state.batches == trainer.state.total
+    assert all(loss > 0 for entry in trainer.log for loss in entry["loss"])
+    assert all(torch.isfinite(weight).all() for weight in head.parameters())
+
+
+def test_states_from_the_cache_and_computed_ones_train_alike(whole: Trainer, tmp_path: Path) -> None:
+    """Bit for bit: a cache that is full in one run and empty in another changes nothing."""
+    runner = feature_runner(small.target(), small.layers(), 64)
+    other = a_trainer(tmp_path, source=lambda text: features_of(runner, text.tokens))
+    other.run()
+    assert same_tensors(weights(other), weights(whole))
 
 
 # --- Interruptions ---
@@ -198,10 +237,6 @@ def test_a_checkpoint_of_another_corpus_is_refused(whole: Trainer) -> None:
 
 def test_a_checkpoint_of_another_target_is_refused(whole: Trainer) -> None:
     """The same settings and texts, but a wider head."""
-    import dataclasses
-
-    from smartree.drafters.eagle3.head import Eagle3Head
-
     config = a_config()
     wider = Eagle3Head(dataclasses.replace(a_head(config).spec, head_dim=16))
     with pytest.raises(InputError, match="the head's sizes differ"):
@@ -233,25 +268,23 @@ def test_garbage_for_a_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("write failed\nat 0x1234")])
 @pytest.mark.parametrize("place", ["torch.save", "os.replace"])
 def test_a_full_disk_keeps_the_last_checkpoint(
-    place: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, error: Exception, whole: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the run goes on from there, bit for bit, once there is room."""
     with pytest.raises(KeyboardInterrupt):
         a_trainer(tmp_path).run(interrupt_after(5))
     kept = (tmp_path / "state.pt").read_bytes()
-    saved, replaced = torch.save, os.replace
 
-    def full(content: Any, path: Any) -> None:
-        if place == "torch.save":
-            Path(path).write_bytes(b"half a checkpoint")
-            raise error
-        (saved if Path(path).name.endswith(".new") and isinstance(content, dict) else replaced)(content, path)
-
-    def cannot_move(_source: Any, _target: Any) -> None:
+    def full(_content: Any, path: Path) -> None:
+        path.write_bytes(b"half a checkpoint")
         raise error
 
-    monkeypatch.setattr(torch, "save", full)
-    if place == "os.replace":
+    def cannot_move(_source: Path, _target: Path) -> None:
+        raise error
+
+    if place == "torch.save":
+        monkeypatch.setattr(torch, "save", full)
+    else:
         monkeypatch.setattr(os, "replace", cannot_move)
     with pytest.raises(InputError, match="cannot be written") as message:
         a_trainer(tmp_path).run()
@@ -260,6 +293,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     monkeypatch.undo()
     assert (tmp_path / "state.pt").read_bytes() == kept
     assert not list(tmp_path.glob("*.new"))
+    again = a_trainer(tmp_path)
+    again.run()
+    assert same_tensors(weights(again), weights(whole))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
+from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.eagle3.head import Eagle3Head, Rotary
 from smartree.drafters.eagle3.runner import LoadedHead
 from smartree.models.load import LoadedModel
@@ -84,12 +85,7 @@ def test_step_k_is_the_k_th_level_along_the_true_path(kind: str) -> None:
         tokens = list(text.tokens)
         for length in range(2, len(tokens) + 1):
             drafter, listener = listening_drafter(target(), loaded)
-            heard: list[torch.Tensor] = []
-            logits = drafter.runner.logits
-            drafter.runner.logits = lambda normed, heard=heard, logits=logits: [  # type: ignore[method-assign]
-                heard.append(normed),
-                logits(normed),
-            ][1]
+            heard = overheard(drafter)
             request = Request(0, tokens[:length])
             listener.hear([request])
             forest = Forest(np.array([tokens[length - 1]]))
@@ -105,6 +101,19 @@ def test_step_k_is_the_k_th_level_along_the_true_path(kind: str) -> None:
                     break
                 node = forest.append(child(node, tokens[length + step]))
     assert compared > 80
+
+
+def overheard(drafter: Eagle3Drafter) -> list[torch.Tensor]:
+    """A list that gets what every level's logits are read from."""
+    heard: list[torch.Tensor] = []
+    logits = drafter.runner.logits
+
+    def listen(normed: torch.Tensor) -> torch.Tensor:
+        heard.append(normed)
+        return logits(normed)
+
+    drafter.runner.logits = listen  # type: ignore[method-assign]
+    return heard
 
 
 def child(node: np.ndarray, token: int) -> Candidates:
@@ -229,8 +238,8 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     with torch.no_grad():
         for weight in weights:
             assert weight.grad is not None
-            weight -= step * weight.grad
-    assert float(before - loss().detach()) == pytest.approx(step * norm, rel=0.1)
+            weight.sub_(step * weight.grad)
+    assert (before - loss()).item() == pytest.approx(step * norm, rel=0.1)
 
 
 def test_later_steps_weigh_less() -> None:

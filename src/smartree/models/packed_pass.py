@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from smartree.models.cache import SlotCache
 
+_REACH_STEP = 64
+
 
 @dataclass(slots=True)
 class RowGroup:
@@ -52,6 +54,17 @@ class RowGroup:
         self.reach = int(self.base.max()) + self.mask.shape[2]
         self.rows = int(self.sizes.sum())
         self.adjacent = list(self.slots) == list(range(self.slots[0], self.slots[0] + len(self.slots)))
+
+    def round_reach(self, rows: int) -> None:
+        """Lets attention read a few rows more than it needs, which the mask hides.
+
+        A reach that grows by one in every step is a new shape for the library each time, and making a kernel for it takes
+        longer than the product; in steps of 64 it is the same shape most of the time.
+
+        Args:
+            rows: of a slot; there are no more to read.
+        """
+        self.reach = max(self.reach, min(-(-self.reach // _REACH_STEP) * _REACH_STEP, rows))
 
     def places(self, device: torch.device) -> torch.Tensor | None:
         """[rows] place of each row in the padded [b * n] order; None if there is no padding."""
@@ -112,6 +125,8 @@ class PackedPass:
     def __init__(self, groups: Sequence[RowGroup], cache: SlotCache) -> None:
         self.groups = tuple(groups)
         self.cache = cache
+        for group in groups:
+            group.round_reach(cache.rows)
         device = cache.device
         slots = [slot for group in groups for slot in group.slots]
         cached = np.concatenate([group.cached for group in groups])

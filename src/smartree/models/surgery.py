@@ -22,6 +22,8 @@ class FusedRMSNorm(nn.Module):
         """Normalises the last dimension."""
         return rms_norm(hidden_states, self._shape, self.weight, self.eps)
 
+    __call__ = forward  # see `_WITHOUT_HOOKS`
+
 
 class PrepackedLinear(nn.Module):
     """A linear layer whose weight oneDNN has laid out once, instead of in every call (CPU, bfloat16)."""
@@ -39,9 +41,13 @@ class PrepackedLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs @ weight.T + bias."""
-        return torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.default(inputs, self.packed, self.bias, "none", [], "")
+
+    __call__ = forward  # see `_WITHOUT_HOOKS`
 
 
+# _WITHOUT_HOOKS: a pass calls several hundred of these modules, and what `nn.Module.__call__` does about hooks, which nobody
+# registers on them, takes longer than some of their kernels.
 _TYPICAL_ROWS = 8  # the row count that the layout is chosen for
 # Siblings that read the same input, by the names that Hugging Face models give them.
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -94,6 +100,8 @@ class MergedPart(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs @ weight.T + bias of this layer."""
         return self._merged[0].output(inputs, self._place)
+
+    __call__ = forward  # see `_WITHOUT_HOOKS`
 
 
 def merge_linears(model: nn.Module) -> int:

@@ -44,6 +44,16 @@ def by_width(requests: Ints, paths: Floats, batch: int) -> tuple[Ints, Floats, I
     return np.argsort(width, kind="stable").astype(np.int64), gains.astype(np.float64), counts.astype(np.int64)
 
 
+def falling(paths: Floats) -> Ints:
+    """[M] places by falling path probability, earlier ones first on ties.
+
+    What a stable sort gives. An unstable one is several times as fast, and the same where no two are equal.
+    """
+    order = np.argsort(-paths)
+    ranked = paths[order]
+    return np.argsort(-paths, kind="stable") if np.any(ranked[1:] == ranked[:-1]) else order
+
+
 def places_in_group(groups: Ints, count: int) -> Ints:
     """[M] place of each element among those of its group, in the order given; groups are 0 .. count - 1."""
     # Integers of 16 bits are sorted by radix, ten times as fast as wider ones.
@@ -60,13 +70,13 @@ def likeliest(paths: Floats, count: int) -> Ints:
     Without sorting the rest, which is most of it in a large batch.
     """
     if 2 * count >= len(paths):
-        return np.argsort(-paths, kind="stable")[:count]
+        return falling(paths)[:count]
     if count == 0:
         return np.empty(0, np.int64)
     least = np.partition(paths, len(paths) - count)[len(paths) - count]
     above = np.flatnonzero(paths > least)
     equal = np.flatnonzero(paths == least)[: count - len(above)]
-    return np.concatenate([above[np.argsort(-paths[above], kind="stable")], equal])
+    return np.concatenate([above[falling(paths[above])], equal])
 
 
 def likeliest_per_group(paths: Floats, groups: Ints, count: int, most: int) -> Ints:
@@ -78,7 +88,7 @@ def likeliest_per_group(paths: Floats, groups: Ints, count: int, most: int) -> I
         count: number of groups.
         most: to keep of a group.
     """
-    order = np.argsort(-paths, kind="stable")
+    order = falling(paths)
     if len(order) <= most:
         return order
     return np.asarray(order[places_in_group(groups[order], count) < most])

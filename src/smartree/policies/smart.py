@@ -11,7 +11,7 @@ from smartree.errors import InputError
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
 from smartree.policies.growth import Growth, best_width
 from smartree.policies.price import Price, Savings
-from smartree.policies.scan import Choice, by_width, likeliest, likeliest_per_group, scan
+from smartree.policies.scan import Choice, by_width, falling, likeliest, likeliest_per_group, scan
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
@@ -229,7 +229,7 @@ class SmartPolicy(BasePolicy):
         """Nodes below the roots, without those that are beyond `max_nodes` of their request."""
         nodes, batch = np.arange(forest.batch, len(forest)), forest.batch
         requests, most = forest.request[batch:], self.options.max_nodes
-        if len(nodes) <= most or int(np.bincount(requests, minlength=batch).max()) <= most:
+        if len(nodes) <= most or int(np.bincount(requests).max()) <= most:
             return nodes
         return np.sort(nodes[likeliest_per_group(forest.path[batch:], requests, batch, most)])
 
@@ -237,7 +237,7 @@ class SmartPolicy(BasePolicy):
         """The best width, every request padded to it: nodes by width, and how many of them."""
         batch = self.state.batch
         nodes = self._within_cap(forest)
-        order = nodes[np.argsort(-forest.path[nodes], kind="stable")]
+        order = nodes[falling(forest.path[nodes])]
         places, gains, counts = by_width(forest.request[order], forest.path[order], batch)
         seconds = self._step_seconds(batch * len(gains))[::batch]
         choice = scan(gains, seconds, batch, self._known_price())

@@ -76,7 +76,10 @@ def teacher_of(target: LoadedModel, token_ids: torch.Tensor) -> Teacher:
     draft_ids[token_ids] = torch.arange(len(token_ids))
     eps = getattr(norm, "eps", getattr(norm, "variance_epsilon", 1e-6))
     rows = output_rows(target)[token_ids].to(torch.bfloat16)
-    return Teacher(norm.weight.detach(), float(eps), rows, input_rows(target), draft_ids)
+    embeddings = input_rows(target)
+    if embeddings.dtype not in (torch.bfloat16, torch.float32):  # autocast to bfloat16 takes no others
+        embeddings = embeddings.float()
+    return Teacher(norm.weight.detach(), float(eps), rows, embeddings, draft_ids)
 
 
 def final_norm(target: LoadedModel) -> torch.nn.Module:

@@ -85,8 +85,10 @@ def train_head(
     store = FeatureStore(folders.work / "features", layers, hidden)
     write_texts(llm, corpus, store, sources, writing, cache_bytes, reporter)
     texts = list(corpus)
-    reporter.stage("Hidden states", len(texts))
-    compute_features(llm.target, texts, store, cache_bytes, lambda done, total: reporter.step(done, total))
+    missing = [text for text in texts if text.key not in store]
+    if missing:
+        reporter.stage("Hidden states", len(missing))
+        compute_features(llm.target, missing, store, cache_bytes, lambda done, total: reporter.step(done, total))
     token_ids = draft_tokens(texts, llm.target, min(config.draft_vocab, llm.target.vocab_size))
     spec = spec_for(llm.target, config)
     head = new_head(spec, llm.target, config.seed)
@@ -131,6 +133,7 @@ def write_texts(
         InputError: no text came of it.
     """
     reporter.stage("Writing texts", writing.tokens)
+    reporter.step(corpus.answer_tokens, writing.tokens)
     room = store.total_bytes < cache_bytes
     Writer(llm, corpus, writing, store if room else None).write(sources, lambda done, total: reporter.step(done, total))
     if len(corpus) < 2:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -131,8 +132,9 @@ class Trainer:
         sums = [[0.0, 0, 0] for _ in range(self.config.unrolled)]
         lengths = [len(text.tokens) - 1 for text in self.held_out]
         for numbers in plan_batches(lengths, self.config.batch_tokens, 0):
+            batch = self._batch(self.held_out, numbers)  # it may run the target, which has a type of its own
             with torch.autocast("cpu", torch.bfloat16):
-                results = self._unrolled(self._batch(self.held_out, numbers), self.config.unrolled, count_hits=True)
+                results = self._unrolled(batch, self.config.unrolled, count_hits=True)
             for total, one in zip(sums, results, strict=True):
                 total[0], total[1], total[2] = total[0] + float(one.loss), total[1] + one.rows, total[2] + one.hits
         return [{"loss": loss / max(rows, 1), "accuracy": hits / max(rows, 1)} for loss, rows, hits in sums]
@@ -159,7 +161,8 @@ class Trainer:
             os.replace(work, path)
             (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n", encoding="utf-8")
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            work.unlink(missing_ok=True)
+            with suppress(OSError):
+                work.unlink()
             raise InputError(
                 f"The checkpoint {path} cannot be written ({str(error).splitlines()[0]}); make room and start again: "
                 "the last one is kept."
@@ -222,7 +225,8 @@ class Trainer:
 
     def _batch(self, texts: Sequence[Text], numbers: Sequence[int]) -> Batch:
         chosen = [texts[number] for number in numbers]
-        return make_batch(chosen, [self._features(text) for text in chosen], self.head.spec.target_hidden_size)
+        states = [self._features(text).to(torch.bfloat16) for text in chosen]  # as the store keeps them
+        return make_batch(chosen, states, self.head.spec.target_hidden_size)
 
     def _batches(self, epoch: int) -> list[list[int]]:
         lengths = [len(text.tokens) - 1 for text in self.texts]
