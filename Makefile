@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 OLDEST_TRANSFORMERS := 5.16.1
 OLDEST := .oldest
 OLDEST_READY := $(OLDEST)/.ready-$(OLDEST_TRANSFORMERS)
-OLDEST_TESTS := $(sort $(dir $(wildcard tests/engine/test_*.py tests/models/test_*.py tests/drafters/test_*.py)))
+OLDEST_TESTS := $(sort $(dir $(wildcard $(foreach part,engine models drafters train,tests/$(part)/test_*.py))))
 
 # A pip that prints only what matters. The grep drops lines about folders named in the user's pip configuration that
 # are not there. pipefail (set in each recipe, as old makes know no .SHELLFLAGS) keeps pip's own exit code.

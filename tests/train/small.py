@@ -110,9 +110,15 @@ def a_trainer(
 
 
 @cache
+def session_folder() -> tempfile.TemporaryDirectory[str]:
+    """Removed when Python ends."""
+    return tempfile.TemporaryDirectory(prefix="smartree-head-")
+
+
+@cache
 def learnt_head() -> Path:
     """Folder of a head that knows the texts by heart."""
-    folder = Path(tempfile.mkdtemp(prefix="smartree-head-"))
+    folder = Path(session_folder().name)
     never = 10**6
     config = a_config(
         epochs=30, warm_epochs=5, batch_tokens=512, learning_rate=1e-2, save_every=never, evaluate_every=never

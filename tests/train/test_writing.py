@@ -153,6 +153,16 @@ def test_states_are_kept_along_the_way(tmp_path: Path) -> None:
         assert torch.allclose(store.read(text.key).float(), expected.float(), rtol=1e-2, atol=1e-6)
 
 
+def test_states_are_kept_while_there_is_room(tmp_path: Path) -> None:
+    store = FeatureStore(tmp_path / "features", LAYERS, HIDDEN)
+    corpus, limit = Corpus(tmp_path / "corpus.jsonl"), 20 * store.width * 2
+    Writer(llm(), corpus, a_config(), store, limit).write(SOURCES)
+    assert len(corpus) == 10
+    assert 0 < len(store) < 10
+    largest = max(len(text.tokens) for text in corpus) * store.width * 2
+    assert limit <= store.total_bytes < limit + largest
+
+
 def test_what_comes_before_and_after_the_users_words() -> None:
     before, after = user_turn(llm())
     tokenizer = llm().target.tokenizer

@@ -129,7 +129,9 @@ class Engine:
         return progressed
 
     def abort(self, request: Request) -> None:
-        """Ends a request wherever it is."""
+        """Ends a request wherever it is; one that has ended already is left alone."""
+        if request.finish_reason is not None:
+            return
         self.scheduler.leave(request)
         self._release(request)
 

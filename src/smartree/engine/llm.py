@@ -58,8 +58,8 @@ class LLM:
         """Args:
             model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
             tokenizer: of a model in memory.
-            drafter: "auto" (the head that comes with the package for this model, else lookup), "ngram" (lookup), "none", an
-                EAGLE-3 head or a draft model (folder or id), a draft model in memory, or an own drafter.
+            drafter: "auto" (the head that comes with the package for this model, else lookup), "ngram" (lookup),
+                "none", an EAGLE-3 head or a draft model (folder or id), a draft model in memory, or an own drafter.
             policy: "smart", "none", "paper", "eagle2", or an own policy.
             dtype: "auto", "bfloat16", "float16", "float32" or "float64".
             device: "auto", "cpu", "cuda" or "cuda:N".
@@ -142,10 +142,11 @@ class LLM:
             False if there is nothing to save: no profile of this setup, or a drafter that learns by itself.
         """
         engine = engine or self.engine
-        if self.profile is None or self.profile.key is None or engine.drafter is None or engine.drafter.calibrated:
+        key = self.profile.key if self.profile is not None else None
+        if self.profile is None or key is None or engine.drafter is None or engine.drafter.calibrated:
             return False
         self.profile = replace(self.profile, calibration=engine.calibration.to_json())
-        self.profile.save(self.config.profile or profile_path(self.profile.key))
+        self.profile.save(self.config.profile or profile_path(key))
         return True
 
     def _saved_calibration(self) -> Calibration | None:

@@ -58,8 +58,8 @@ class RowGroup:
     def round_reach(self, rows: int) -> None:
         """Lets attention read a few rows more than it needs, which the mask hides.
 
-        A reach that grows by one in every step is a new shape for the library each time, and making a kernel for it takes
-        longer than the product; in steps of 64 it is the same shape most of the time.
+        A reach that grows by one in every step is a new shape for the library each time, and making a kernel for it
+        takes longer than the product; in steps of 64 it is the same shape most of the time.
 
         Args:
             rows: of a slot; there are no more to read.

@@ -46,8 +46,8 @@ class PrepackedLinear(nn.Module):
     __call__ = forward  # see `_WITHOUT_HOOKS`
 
 
-# _WITHOUT_HOOKS: a pass calls several hundred of these modules, and what `nn.Module.__call__` does about hooks, which nobody
-# registers on them, takes longer than some of their kernels.
+# _WITHOUT_HOOKS: a pass calls several hundred of these modules, and what `nn.Module.__call__` does about hooks, which
+# nobody registers on them, takes longer than some of their kernels.
 _TYPICAL_ROWS = 8  # the row count that the layout is chosen for
 # Siblings that read the same input, by the names that Hugging Face models give them.
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))

@@ -29,6 +29,11 @@ class Batch:
     scored: torch.Tensor
     lengths: torch.Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch there."""
+        parts = (self.tokens, self.states, self.finals, self.scored, self.lengths)
+        return Batch(*(part.to(device) for part in parts))
+
 
 def make_batch(texts: Sequence[Text], features: Sequence[torch.Tensor], final_size: int) -> Batch:
     """Pads texts.

@@ -74,8 +74,9 @@ def teacher_of(target: LoadedModel, token_ids: torch.Tensor) -> Teacher:
     norm: Any = final_norm(target)
     draft_ids = torch.full((target.vocab_size,), -1)
     draft_ids[token_ids] = torch.arange(len(token_ids))
+    draft_ids = draft_ids.to(target.device)
     eps = getattr(norm, "eps", getattr(norm, "variance_epsilon", 1e-6))
-    rows = output_rows(target)[token_ids].to(torch.bfloat16)
+    rows = output_rows(target)[token_ids.to(target.device)].to(torch.bfloat16)
     embeddings = input_rows(target)
     if embeddings.dtype not in (torch.bfloat16, torch.float32):  # autocast to bfloat16 takes no others
         embeddings = embeddings.float()
@@ -100,7 +101,7 @@ def new_head(spec: Eagle3Spec, target: LoadedModel, seed: int, from_target: bool
         from_target: False starts everything at random.
     """
     torch.manual_seed(seed)
-    head = Eagle3Head(spec).float()
+    head = Eagle3Head(spec).float().to(target.device)
     head.lm_head.weight.requires_grad_(False)
     with torch.no_grad():
         for name, weight in head.named_parameters():
@@ -117,7 +118,7 @@ def _start_from_target(head: Eagle3Head, target: LoadedModel) -> None:
     """Takes over what fits of the target's last layer; the late tap passes `fc` unchanged."""
     size = head.spec.hidden_size
     head.fc.weight.zero_()
-    head.fc.weight[:, -size:] = torch.eye(size)
+    head.fc.weight[:, -size:] = torch.eye(size, device=head.fc.weight.device)
     # Modules of other people's models: nothing is known of their attributes but by asking.
     theirs: Any = decoder_layers(target.model)[-1]
     mine: Any = head.layers[0]

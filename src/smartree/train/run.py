@@ -134,8 +134,8 @@ def write_texts(
     """
     reporter.stage("Writing texts", writing.tokens)
     reporter.step(corpus.answer_tokens, writing.tokens)
-    room = store.total_bytes < cache_bytes
-    Writer(llm, corpus, writing, store if room else None).write(sources, lambda done, total: reporter.step(done, total))
+    writer = Writer(llm, corpus, writing, store, cache_bytes)
+    writer.write(sources, lambda done, total: reporter.step(done, total))
     if len(corpus) < 2:
         raise InputError("There are fewer than two texts to train on; give prompts, or let the target write its own.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -97,7 +98,8 @@ class Trainer:
             raise InputError(f"{len(texts)} texts are too few to train on; two prompts with answers are the least.")
         self._features = features
         longest = max(len(text.tokens) for text in usable)
-        rotary = Rotary(head.spec, longest + config.unrolled, torch.float32, torch.device("cpu"))
+        self.device = head.fc.weight.device
+        rotary = Rotary(head.spec, longest + config.unrolled, torch.float32, self.device)
         self._unrolled = Unrolled(head, teacher, rotary)
         self._optimizer = self._make_optimizer()
         self.state = TrainState(total=self._total_batches())
@@ -133,7 +135,7 @@ class Trainer:
         lengths = [len(text.tokens) - 1 for text in self.held_out]
         for numbers in plan_batches(lengths, self.config.batch_tokens, 0):
             batch = self._batch(self.held_out, numbers)  # it may run the target, which has a type of its own
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(self.device.type, torch.bfloat16):
                 results = self._unrolled(batch, self.config.unrolled, count_hits=True)
             for total, one in zip(sums, results, strict=True):
                 total[0], total[1], total[2] = total[0] + float(one.loss), total[1] + one.rows, total[2] + one.hits
@@ -198,7 +200,7 @@ class Trainer:
         steps = 1 if self.state.epoch < self.config.warm_epochs else self.config.unrolled
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(self.device.type, torch.bfloat16):
             results = self._unrolled(batch, steps)
         loss = weighted_mean(results, self.config.decay)
         self._optimizer.zero_grad(set_to_none=True)
@@ -226,7 +228,7 @@ class Trainer:
     def _batch(self, texts: Sequence[Text], numbers: Sequence[int]) -> Batch:
         chosen = [texts[number] for number in numbers]
         states = [self._features(text).to(torch.bfloat16) for text in chosen]  # as the store keeps them
-        return make_batch(chosen, states, self.head.spec.target_hidden_size)
+        return make_batch(chosen, states, self.head.spec.target_hidden_size).to(self.device)
 
     def _batches(self, epoch: int) -> list[list[int]]:
         lengths = [len(text.tokens) - 1 for text in self.texts]
@@ -254,7 +256,11 @@ class Trainer:
         return torch.optim.AdamW(groups, lr=self.config.learning_rate, betas=(0.9, 0.95), fused=True)
 
     def _digest(self) -> str:
-        return f"{len(self.texts)}:{crc32(repr([text.key for text in self.texts]).encode()):08x}"
+        """Of the texts themselves: another target answers the same prompts differently."""
+        code = 0
+        for text in self.texts:
+            code = crc32(array("q", text.tokens).tobytes(), code)
+        return f"{len(self.texts)}:{code:08x}"
 
     def _path(self) -> Path:
         return self.folder / "state.pt"

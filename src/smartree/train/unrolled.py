@@ -38,7 +38,7 @@ class Teacher:
     def chances(self, finals: torch.Tensor) -> torch.Tensor:
         """[R, Ht] final states -> [R, D] probabilities over the draft vocabulary, bfloat16."""
         normed = rms_norm(finals.float(), self.norm.shape, self.norm.float(), self.eps).to(self.rows.dtype)
-        chances = torch.empty(len(finals), len(self.rows), dtype=torch.bfloat16)
+        chances = torch.empty(len(finals), len(self.rows), dtype=torch.bfloat16, device=finals.device)
         for start in range(0, len(finals), _CHUNK):
             logits = linear(normed[start : start + _CHUNK], self.rows)
             chances[start : start + _CHUNK] = torch.softmax(logits.float(), dim=-1)
@@ -78,7 +78,7 @@ class Unrolled:
         results = []
         for step in range(steps):
             tokens = _shifted(batch.tokens, 1 + step)[:, :size]
-            rotation = self.rotary(torch.arange(size) + step)
+            rotation = self.rotary(torch.arange(size, device=batch.states.device) + step)
             features, normed = self.head(self.teacher.embeddings[tokens], features, rotation, attention)
             # Token j + 2 + step is decided by the target's final state at row j + 1 + step.
             next_tokens = _shifted(batch.tokens, 2 + step)[:, :size]
@@ -92,10 +92,11 @@ class Unrolled:
 
     def _targets(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The target's probabilities where some step needs them, and [B, S] which of these belongs to a row."""
-        inside = torch.arange(batch.states.shape[1]) < batch.lengths[:, None]
+        rows = torch.arange(batch.states.shape[1], device=batch.states.device)
+        inside = rows < batch.lengths[:, None]
         needed = inside & _shifted(batch.scored.cumsum(dim=1) > 0, -1)
-        place = torch.full(needed.shape, -1)
-        place[needed] = torch.arange(int(needed.sum()))
+        place = torch.full_like(needed, -1, dtype=torch.int64)
+        place[needed] = torch.arange(int(needed.sum()), device=place.device)
         return self.teacher.chances(batch.finals[needed]), place
 
     @torch.no_grad()

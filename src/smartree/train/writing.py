@@ -71,14 +71,23 @@ class Job:
 class Writer:
     """Fills a corpus; jobs that it already holds are skipped."""
 
-    def __init__(self, llm: LLM, corpus: Corpus, config: WritingConfig, store: FeatureStore | None = None) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        corpus: Corpus,
+        config: WritingConfig,
+        store: FeatureStore | None = None,
+        limit_bytes: int | None = None,
+    ) -> None:
         """Args:
         llm: the target; `max_batch` texts are written at a time.
         corpus: where they go.
         config: how much of what.
         store: also takes the hidden states of the texts, which the engine computes anyway.
+        limit_bytes: largest size of the store; None sets no limit.
         """
         self.llm, self.corpus, self.config, self.store = llm, corpus, config, store
+        self._limit_bytes = limit_bytes
         self._recorder = FeatureRecorder(store.layers) if store is not None else None
         self.engine = Engine(
             llm.target, self._recorder, NonePolicy(), max_batch=llm.config.max_batch, window=llm.window
@@ -174,7 +183,7 @@ class Writer:
         _, job, prompt = self._running.pop(request.id)
         states = self._recorder.pop(request.id) if self._recorder is not None else None
         if prompt is not None:
-            if self.store is not None and states is not None:
+            if self.store is not None and states is not None and self._has_room(self.store):
                 self.store.append(job.key, states)
             self.corpus.append(Text(job.key, prompt, tuple(request.output)))
             self._fruitless = 0
@@ -185,6 +194,9 @@ class Writer:
             self._answer(job, written)
         else:
             self._note_fruitless()
+
+    def _has_room(self, store: FeatureStore) -> bool:
+        return self._limit_bytes is None or store.total_bytes < self._limit_bytes
 
     def _note_fruitless(self) -> None:
         self._fruitless += 1
