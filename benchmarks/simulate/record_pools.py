@@ -2,8 +2,8 @@
 
     python benchmarks/simulate/record_pools.py --data DIR --out benchmarks/simulate/pools.jsonl
 
-Every step of every request becomes one line: all candidates of an EAGLE-2 beam with the drafter's own probabilities, and
-which of them lie on the path that the target went. The prompts are spread evenly over the suites in DIR.
+Every step of every request becomes one line: all candidates of an EAGLE-2 beam with the drafter's own probabilities,
+and which of them lie on the path that the target went. The prompts are spread evenly over the suites in DIR.
 """
 
 from __future__ import annotations

@@ -121,6 +121,7 @@ def write_checkpoint(
         raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
     try:
         save_file(stored, work / _WEIGHTS)
+        os.chmod(work / _WEIGHTS, 0o644)  # safetensors writes a file that only its owner can read
         (work / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _swap(work, folder)
     except (OSError, SafetensorError) as error:
