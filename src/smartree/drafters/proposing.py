@@ -32,13 +32,12 @@ def top_children(
     scores = logits.float()
     if any(temperature not in (0.0, 1.0) for temperature in temperatures):
         scores = scores / scores.new_tensor([temperature or 1.0 for temperature in temperatures])[:, None]
-    best = scores.topk(top_k, dim=-1)
-    chances = (best.values - scores.logsumexp(dim=-1, keepdim=True)).exp()
+    best = torch.softmax(scores, dim=-1).topk(top_k, dim=-1)
     tokens = best.indices.cpu().numpy().ravel()
     return Candidates(
         np.repeat(nodes, top_k),
         tokens if token_ids is None else token_ids[tokens],
-        np.clip(chances.cpu().numpy().astype(np.float64).ravel(), _LEAST_PROBABILITY, 1.0),
+        np.clip(best.values.cpu().numpy().astype(np.float64).ravel(), _LEAST_PROBABILITY, 1.0),
         np.tile(np.arange(top_k), len(nodes)),
         np.full(len(tokens), -1),
         np.zeros(len(tokens)),
