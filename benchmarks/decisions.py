@@ -60,9 +60,9 @@ def propose(forest: Forest, frontier: Ints, random: np.random.Generator) -> Cand
     return Candidates(parents, ranks, probabilities, ranks, np.full(len(ranks), -1, np.int64), probabilities)
 
 
-def step(policy: Policy, state: StepState, random: np.random.Generator, times: Times) -> None:
+def step(policy: Policy, cost: CostModel, state: StepState, random: np.random.Generator, times: Times) -> None:
     """One step; adds milliseconds to `times` by what was decided."""
-    forest, level = Forest(np.zeros(state.batch, np.int64)), 0
+    forest, level, drafting = Forest(np.zeros(state.batch, np.int64)), 0, 0.0
     begin = perf_counter()
     frontier = policy.begin(state, forest)
     times["begin"].append(1e3 * (perf_counter() - begin))
@@ -74,6 +74,7 @@ def step(policy: Policy, state: StepState, random: np.random.Generator, times: T
         if not wanted:
             break
         candidates = propose(forest, frontier, random)
+        drafting += cost.draft.level_seconds(state.batch, len(frontier))
         begin = perf_counter()
         frontier = policy.grow(forest, candidates)
         times[f"level {level}"].append(1e3 * (asked + perf_counter() - begin))
@@ -85,22 +86,25 @@ def step(policy: Policy, state: StepState, random: np.random.Generator, times: T
     times["levels"].append(level - 1)
     times["nodes"].append(len(selected) / state.batch)
     tokens = state.batch + round(float(forest.path[selected].sum()))
-    seconds = policy.predicted_seconds * float(random.lognormal(0.02, 0.03))
-    outcome = StepOutcome(state, forest, selected, tokens, seconds, seconds)
+    verifying, drafting = (
+        policy.predicted_seconds * random.lognormal(0.02, 0.03),
+        drafting * random.lognormal(0.02, 0.03),
+    )
+    outcome = StepOutcome(state, forest, selected, tokens, verifying + drafting, verifying, drafting)
     begin = perf_counter()
     policy.observe(outcome)
     times["observe"].append(1e3 * (perf_counter() - begin))
 
 
-def measure(policy: Policy, batch: int, repeats: int, seconds: float) -> Times:
+def measure(name: str, cost: CostModel, batch: int, repeats: int, seconds: float) -> Times:
     """Timed steps after a third as many that only teach; ends early after `seconds`."""
-    random = np.random.default_rng(0)
+    policy, random = make_policy(name, cost), np.random.default_rng(0)
     state = StepState(batch, CONTEXT, np.full(batch, ROOMY, np.int64))
     begin, times = perf_counter(), defaultdict(list)
     for index in range(repeats // 3 + repeats):
         if index == repeats // 3:
             times = defaultdict(list)
-        step(policy, state, random, times)
+        step(policy, cost, state, random, times)
         if perf_counter() - begin > seconds and index > 20:
             break
     return times
@@ -139,14 +143,14 @@ def show(rows: list[dict[str, Any]]) -> None:
     Console(width=120).print(table, "milliseconds, medians; `level`: the slowest level; `stop`: the refused one")
 
 
-def make(name: str, device: str, batch: int) -> Policy:
-    """A fresh policy on a roofline that was sampled at this batch size, or on costs that hardly rise."""
+def costs(device: str, batch: int) -> CostModel:
+    """A roofline that was sampled at this batch size, or costs that hardly rise."""
     if device in DEVICES:
-        return make_policy(name, cost_model(DEVICES[device], MODELS[MODEL], batches=(batch,), context=CONTEXT))
+        return cost_model(DEVICES[device], MODELS[MODEL], batches=(batch,), context=CONTEXT)
     sizes = batch * np.array([1, 2, 4, 16, 64, 256, 1024])
     points = [CostPoint(batch, n, CONTEXT, 1e-2 * (1 + 1e-6 * n)) for n in sizes.tolist()]
     levels = [DraftPoint(batch, n, 1e-3 * (1 + 1e-6 * n)) for n in sizes.tolist()]
-    return make_policy(name, CostModel(CostTable(points), DraftCost(levels=tuple(levels))))
+    return CostModel(CostTable(points), DraftCost(levels=tuple(levels)))
 
 
 def main() -> None:
@@ -161,7 +165,7 @@ def main() -> None:
     for device in DEVICE_NAMES:
         for name in options.policies.split(","):
             for batch in REQUESTS:
-                times = measure(make(name, device, batch), batch, options.repeats, options.seconds)
+                times = measure(name, costs(device, batch), batch, options.repeats, options.seconds)
                 rows.append(row(device, name, batch, times))
     show(rows)
     header = {

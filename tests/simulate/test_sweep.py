@@ -72,7 +72,7 @@ def test_smart_is_never_slower_than_plain_decoding_and_near_the_best_fixed_tree(
     for batch in QUICK.batches:
         assert value(rows, "none", batch) == 1.0
         assert value(rows, "smart", batch) >= 0.99
-        assert value(rows, "smart", batch) >= 0.97 * value(rows, "oracle", batch)
+        assert value(rows, "smart", batch) >= 0.99 * value(rows, "oracle", batch)
 
 
 def test_a_growing_batch_shrinks_the_trees_of_smart() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smartree.cost.draft import DraftCost
+from smartree.cost.drafting import DraftingCost
 from smartree.cost.refinement import Refinement
 from smartree.cost.table import CostTable
 
@@ -25,6 +26,7 @@ class CostModel:
         """
         self.table, self.draft, self.overhead = table, draft or DraftCost(), overhead
         self.refinement = Refinement()
+        self.drafting = DraftingCost()
         self._curves: dict[tuple[int, int], tuple[tuple[int, int], Floats]] = {}
 
     def verify(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:

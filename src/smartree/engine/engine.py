@@ -114,7 +114,7 @@ class Engine:
         seconds = perf_counter() - begin
         if plan.decoding:
             tokens = sum(len(walked.tokens) for walked in walks)
-            outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds)
+            outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds, draft.seconds)
             self.policy.observe(outcome)
         predicted = float("nan") if plan.chunks else self.policy.predicted_seconds
         self.stats.add_step(

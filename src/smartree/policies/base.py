@@ -42,6 +42,7 @@ class StepOutcome:
         tokens: tokens committed by all requests together.
         seconds: measured seconds of the step.
         target_seconds: measured seconds of its target pass; 0 if it was not timed.
+        draft_seconds: measured seconds inside the drafter.
     """
 
     state: StepState
@@ -50,6 +51,7 @@ class StepOutcome:
     tokens: int
     seconds: float
     target_seconds: float = 0.0
+    draft_seconds: float = 0.0
 
 
 class Policy(Protocol):

@@ -35,6 +35,8 @@ class SmartOptions:
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
         padded: True for engines that pad every request to one width: a pass then carries B * (width + 1) rows.
+        prompt_tokens: most prompt tokens in a pass that trees still ride on: with more it is compute-bound, far beyond
+            the rows that a profile measures.
         hysteresis: gain, as a share of the step's tokens, below which the last size is kept; for engines where another
             size means another captured graph.
     """
@@ -47,6 +49,7 @@ class SmartOptions:
     explore_nodes: int = 4
     use_price: bool = True
     padded: bool = False
+    prompt_tokens: int = 32
     hysteresis: float = 0.0
 
     def __post_init__(self) -> None:
@@ -78,12 +81,13 @@ class SmartPolicy(BasePolicy):
         self._growth = Growth()
         self._looks = Savings(self.options.explore_share)
         self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
-        self._draft_seconds = 0.0
+        self._draft_seconds = self._modelled_draft = 0.0
         self._plain_seconds = 1.0
         self._choice = Choice(0, 0.0, 1.0)
         self._pool = self._verify = np.empty(0)
         self._expanded: list[Ints] = []
         self._last_count = 0
+        self._unread = 0
 
     @property
     def price(self) -> float:
@@ -98,12 +102,12 @@ class SmartPolicy(BasePolicy):
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step from plain decoding: no node, nothing drafted."""
         frontier = super().begin(state, forest)
-        self._draft_seconds = 0.0
+        self._draft_seconds = self._modelled_draft = 0.0
         self._expanded = []
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
-        return frontier
+        return frontier if state.extra_tokens <= self.options.prompt_tokens else frontier[:0]
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
@@ -115,6 +119,7 @@ class SmartPolicy(BasePolicy):
         if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds) and not savings.pay(seconds):
             return False
         self._draft_seconds += seconds
+        self._modelled_draft += self._modelled_level(depth, len(frontier))
         if self._drafting_costs:  # free levels are always wanted: nothing to learn
             self._expanded.append(frontier)
         return True
@@ -154,6 +159,8 @@ class SmartPolicy(BasePolicy):
         self._deeper_looks.save(spent, one_look)
         if outcome.state.extra_tokens == 0:
             self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
+        self._learn_drafting(outcome)
+        self._unread = outcome.tokens + (0 if self._expanded else self._unread)
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
@@ -178,10 +185,22 @@ class SmartPolicy(BasePolicy):
         return self.state.batch * int(widths.max())
 
     def _level_seconds(self, depth: int, width: int) -> float:
+        """What a level adds to the step: the drafter's time as corrected by the clock, and what goes with it."""
+        modelled = self._modelled_level(depth, width)
+        return self._model.drafting.level(modelled) if self._model.draft.by_level else modelled
+
+    def _modelled_level(self, depth: int, width: int) -> float:
+        """The drafter's time by the profile; the first level also reads what was committed since the last one."""
         draft, scale = self._model.draft, self._model.refinement.scale
         if draft.by_level:
-            return scale * draft.level_seconds(self.state.batch, width)
+            return scale * draft.level_seconds(self.state.batch, max(width, self._unread) if depth == 0 else width)
         return scale * draft.seconds_per_step if depth == 0 else 0.0
+
+    def _learn_drafting(self, outcome: StepOutcome) -> None:
+        """Lets the cost model compare what drafting cost with the clock; a pass that also read prompts says nothing."""
+        if self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0:
+            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
+            self._model.drafting.observe(len(self._expanded), self._modelled_draft, outcome.draft_seconds, rest)
 
     def _level_pays(self, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
         """True if drafting on, for one level or several, is expected to be worth its time.
@@ -268,7 +287,8 @@ class SmartPolicy(BasePolicy):
         rates, row_price = self._growth.at(int(forest.depth[nodes[0]])), self._row_price()
         able = np.flatnonzero(paths * rates.max() > row_price)  # no other has a child that is worth its row
         able = able[likeliest_per_group(paths[able], forest.request[nodes[able]], batch, width)]
-        seconds = self._model.refinement.scale * self._model.draft.level_seconds(batch, np.arange(1, len(able) + 1))
+        modelled = self._model.refinement.scale * self._model.draft.level_seconds(batch, np.arange(1, len(able) + 1))
+        seconds = self._model.drafting.levels(modelled)
         wide = best_width(paths[able], rates, row_price, self.price * seconds)
         if wide == 0 and self._deeper_looks.seconds >= self._level_seconds(1, 1):
             return nodes[[int(np.argmax(paths))]]  # enough to see whether the level below is worth more by now

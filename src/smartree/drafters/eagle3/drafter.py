@@ -17,6 +17,21 @@ from smartree.models.packed_pass import RowGroup
 from smartree.models.rehearsal import level_group
 from smartree.tree.forest import Candidates, Forest, Ints
 
+_MOST_UNREDUCED = 32  # rows of a request
+
+
+class Unread:
+    """What the head has not read yet of one request: features of earlier tokens, hidden states of later ones."""
+
+    def __init__(self) -> None:
+        self.features: list[torch.Tensor] = []
+        self.states: list[torch.Tensor] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows of hidden states."""
+        return sum(len(part) for part in self.states)
+
 
 class Eagle3Drafter(BaseDrafter):
     """Row j of the head's cache holds token j + 1 with the target's features of token j.
@@ -40,7 +55,7 @@ class Eagle3Drafter(BaseDrafter):
         self.loaded = loaded
         self.feature_layers = loaded.feature_layers
         self._slots, self._window, self._top_k = slots, window, min(top_k, loaded.spec.draft_vocab_size)
-        self._features: dict[int, list[torch.Tensor]] = {}
+        self._unread: dict[int, Unread] = {}
         self._requests: Sequence[DraftRequest] = ()
         self._tree_rows = TreeRows(0)
         self._states = torch.empty(0)
@@ -79,10 +94,24 @@ class Eagle3Drafter(BaseDrafter):
         return level
 
     def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
-        """Keeps the features of new tokens until the next level is wanted."""
-        reduced = self.runner.features(features)
-        for request_id, rows in zip(request_ids, reduced.split(list(counts)), strict=True):
-            self._features.setdefault(request_id, []).append(rows)
+        """Keeps the hidden states of new tokens until the next level is wanted.
+
+        `fc` waits too, so that steps without speculation do not pay for it; many rows are reduced at once, as they
+        would take three times the memory.
+        """
+        for request_id, rows in zip(request_ids, features.split(list(counts)), strict=True):
+            unread = self._unread.setdefault(request_id, Unread())
+            unread.states.append(rows)
+            if unread.rows > _MOST_UNREDUCED:
+                self._reduce([unread])
+
+    def _reduce(self, each: Sequence[Unread]) -> None:
+        """Turns hidden states into features, those of all requests in one product."""
+        counts = [unread.rows for unread in each]
+        reduced = self.runner.features(torch.cat([part for unread in each for part in unread.states]))
+        for unread, rows in zip(each, reduced.split(counts), strict=True):
+            unread.features.append(rows)
+            unread.states.clear()
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
@@ -103,11 +132,13 @@ class Eagle3Drafter(BaseDrafter):
     def _read_committed(self, roots: Ints) -> torch.Tensor:
         """Reads what was committed since the last time; what `logits` reads after each request's last token."""
         cached = self.runner.seating.cached
+        each = [self._unread.pop(self._requests[root].id) for root in roots.tolist()]
+        if any(unread.states for unread in each):
+            self._reduce(each)
         pending, features = [], {}
-        for root in roots.tolist():
+        for root, unread in zip(roots.tolist(), each, strict=True):
             request = self._requests[root]
-            parts = self._features.pop(request.id)
-            features[root] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            features[root] = torch.cat(unread.features)
             # Row j reads token j + 1: the features of the last token come with the next step.
             start = cached[request.id]
             pending.append(Pending(root, start, request.tokens[start + 1 :]))
@@ -145,5 +176,5 @@ class Eagle3Drafter(BaseDrafter):
 
     def release(self, request_id: int) -> None:
         """Empties a request's slot and drops its features."""
-        self._features.pop(request_id, None)
+        self._unread.pop(request_id, None)
         self.runner.seating.release(request_id)

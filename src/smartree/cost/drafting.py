@@ -1,0 +1,60 @@
+"""What drafting really costs in an engine: learned from the clock, as no profile sees it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_RATE = 0.05
+_OUTLIER = 3.0  # steps that take this many times what is known are slow moments of the machine
+
+
+class DraftingCost:
+    """Live corrections of the modelled draft time, and what speculation costs beside drafter and target.
+
+    A profile times a drafter's level alone. In a step the first level also reads the committed tokens, the processor's
+    caches hold the target's weights, and calibration, policy, packing and learning take time too, most of it with
+    every level. Two running means correct for that: the ratio of measured to modelled draft time, and the rest of a
+    speculative step less that of a plain one, per level.
+    """
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.seconds_per_level = 0.0
+        self._plain = 0.0
+        self._plain_steps = 0
+        self._steps = 0
+
+    def observe(self, levels: int, modelled: float, draft_seconds: float, rest_seconds: float) -> None:
+        """Learns from a step.
+
+        Args:
+            levels: that were drafted.
+            modelled: seconds that the drafter should have taken, before correction; 0 if its levels are free.
+            draft_seconds: that it took.
+            rest_seconds: of the step outside drafter and target pass.
+        """
+        if levels == 0:
+            self._plain_steps += 1
+            self._plain = _follow(self._plain, rest_seconds, self._plain_steps)
+            return
+        self._steps += 1
+        if modelled > 0:
+            self.scale = _follow(self.scale, draft_seconds / modelled, self._steps + 1)
+        beside = max(rest_seconds - self._plain, 0.0) / levels
+        self.seconds_per_level = _follow(self.seconds_per_level, beside, self._steps)
+
+    def level(self, modelled: float) -> float:
+        """Seconds that a level adds to a step, for a modelled time of the drafter."""
+        return self.scale * modelled + self.seconds_per_level
+
+    def levels(self, modelled: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same for [W] modelled times."""
+        return self.scale * modelled + self.seconds_per_level
+
+
+def _follow(mean: float, value: float, count: int) -> float:
+    """A running mean: the plain mean at first, an exponential one later; outliers count as less than they are."""
+    if count > 1 and mean > 0:
+        value = min(value, _OUTLIER * mean)
+    return mean + max(_RATE, 1 / count) * (value - mean)
