@@ -14,6 +14,7 @@ from smartree.policies.price import Price, Savings
 from smartree.policies.scan import Choice, by_width, falling, likeliest, likeliest_per_group, scan
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
+_USUAL_BACKLOG = 3  # tokens a request has got since the last step with drafts, if that was the step before
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
@@ -35,8 +36,8 @@ class SmartOptions:
         explore_nodes: most nodes of such a look.
         use_price: False makes every step maximise its own ratio.
         padded: True for engines that pad every request to one width: a pass then carries B * (width + 1) rows.
-        prompt_tokens: most prompt tokens in a pass that trees still ride on: with more it is compute-bound, far beyond
-            the rows that a profile measures.
+        prompt_tokens: most prompt tokens in a pass that deep trees ride on. With more the pass is compute-bound, far
+            beyond the rows that a profile measures: one level has to do, and nobody begins to speculate.
         hysteresis: gain, as a share of the step's tokens, below which the last size is kept; for engines where another
             size means another captured graph.
     """
@@ -87,7 +88,7 @@ class SmartPolicy(BasePolicy):
         self._pool = self._verify = np.empty(0)
         self._expanded: list[Ints] = []
         self._last_count = 0
-        self._unread = 0
+        self._unread, self._usual = 0, False
 
     @property
     def price(self) -> float:
@@ -107,13 +108,15 @@ class SmartPolicy(BasePolicy):
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
-        return frontier if state.extra_tokens <= self.options.prompt_tokens else frontier[:0]
+        return frontier
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
         if not super().wants_level(forest, frontier):
             return False
         depth = int(forest.depth[frontier[-1]])
+        if self.state.extra_tokens > self.options.prompt_tokens and (depth > 0 or self._unread > self._usual_backlog()):
+            return False
         seconds = self._level_seconds(depth, len(frontier))
         savings = self._deeper_looks if depth else self._looks
         if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds) and not savings.pay(seconds):
@@ -160,7 +163,6 @@ class SmartPolicy(BasePolicy):
         if outcome.state.extra_tokens == 0:
             self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
         self._learn_drafting(outcome)
-        self._unread = outcome.tokens + (0 if self._expanded else self._unread)
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
@@ -193,12 +195,25 @@ class SmartPolicy(BasePolicy):
         """The drafter's time by the profile; the first level also reads what was committed since the last one."""
         draft, scale = self._model.draft, self._model.refinement.scale
         if draft.by_level:
-            return scale * draft.level_seconds(self.state.batch, max(width, self._unread) if depth == 0 else width)
+            # A longer backlog is paid once, whatever is decided now: as part of the price of starting it would grow
+            # faster than what it keeps from being earned, and speculation would never start again.
+            backlog = min(self._unread, self._usual_backlog()) if depth == 0 else 0
+            return scale * draft.level_seconds(self.state.batch, max(width, backlog))
         return scale * draft.seconds_per_step if depth == 0 else 0.0
 
+    def _usual_backlog(self) -> int:
+        return _USUAL_BACKLOG * self.state.batch
+
     def _learn_drafting(self, outcome: StepOutcome) -> None:
-        """Lets the cost model compare what drafting cost with the clock; a pass that also read prompts says nothing."""
-        if self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0:
+        """Lets the cost model compare what drafting cost with the clock.
+
+        Only steps that follow another one with drafts and without prompts say what a level costs: others read more.
+        """
+        usual, drafted = self._usual, bool(self._expanded)
+        self._usual = drafted and outcome.state.extra_tokens == 0
+        self._unread = outcome.tokens + (0 if drafted else self._unread)
+        timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
+        if timed and (usual or not drafted):
             rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
             self._model.drafting.observe(len(self._expanded), self._modelled_draft, outcome.draft_seconds, rest)
 
