@@ -19,7 +19,8 @@ from smartree.engine.engine import Engine
 from smartree.engine.margin import NEAR_TIE, first_difference_margin
 from smartree.models.demo import demo_folder
 from smartree.models.load import quiet_transformers
-from smartree.policies.factory import make_policy
+from smartree.policies import SmartOptions, SmartPolicy
+from smartree.policies.eagle2 import Eagle2Policy
 from tests.tiny import flat_profile
 
 pytestmark = [pytest.mark.demo, pytest.mark.usefixtures("still_clock")]
@@ -100,13 +101,14 @@ def test_the_head_that_comes_with_the_package_changes_nothing_but_the_time(
     expected = plain(demo_llm, tuple(prompts), params)
     drafter = make_drafter("auto", demo_llm.target, 3, demo_llm.window)
     assert isinstance(drafter, Eagle3Drafter)
-    for policy in ("smart", "paper", "eagle2"):
-        sizing = make_policy(policy, flat_profile(levels=True).cost_model())
+    few = SmartOptions(max_depth=5, max_nodes=16)  # a device as flat as this one would verify hundreds
+    costs = flat_profile(levels=True).cost_model()
+    for sizing in (SmartPolicy(costs, few), Eagle2Policy(costs, total=16, depth=3, top_k=4)):
         engine = Engine(demo_llm.target, drafter.fresh(), sizing, max_batch=3)
         outputs = demo_llm.generate(prompts, params, engine=engine)
-        assert [output.token_ids for output in outputs] == expected, policy
+        assert [output.token_ids for output in outputs] == expected, sizing.name
         accepted, tokens = sum(output.stats.accepted for output in outputs), sum(map(len, expected))
-        assert accepted > tokens / 4, policy
+        assert accepted > tokens / 4, sizing.name
         assert engine.runner.seating.rows_in_use() == 0
 
 

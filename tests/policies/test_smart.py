@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -503,3 +504,53 @@ def test_hysteresis_keeps_the_last_size_for_a_small_gain_only() -> None:
     # A second node at 0.1 is worth a little more than its time: not enough for another graph. One at 0.9 is.
     assert len(select_from(policy, forest_of([DraftTree.of([-1, -1], [0.9, 0.1])]))) == 1
     assert len(select_from(policy, forest_of([DraftTree.of([-1, 0], [0.9, 0.9])]))) == 2
+
+
+# --- passes that read prompts, and backlogs ------------------------------------------------------------------------
+
+
+def observed(policy: SmartPolicy, step: Step, tokens: int, prompt_tokens: int = 0) -> None:
+    """Tells the policy what a step brought; the clock says what the model said."""
+    state = replace(step.state, extra_tokens=prompt_tokens)
+    policy.observe(StepOutcome(state, step.forest, step.selected, tokens, step.seconds))
+
+
+def test_a_pass_that_reads_a_prompt_carries_one_level_and_starts_nothing() -> None:
+    cost = roofline(by_level(1e-4))
+    policy = SmartPolicy(cost)
+    likely = same_children(0.9, 0.05)
+    busy = replace(state_of(1), extra_tokens=100)
+    observed(policy, draft(policy, cost, state_of(1), likely), tokens=3)
+    assert draft(policy, cost, state_of(1), likely).levels > 1
+    assert draft(policy, cost, busy, likely).levels <= 1
+    for _ in range(5):  # steps without drafts leave a backlog
+        observed(policy, draft(policy, cost, busy, nothing_found), tokens=1, prompt_tokens=100)
+    policy._expanded = []
+    policy._unread = 50
+    assert draft(policy, cost, busy, likely).levels == 0
+    assert draft(policy, cost, state_of(1), likely).levels > 1
+
+
+def test_a_backlog_makes_the_first_level_dearer_but_never_forbids_it() -> None:
+    cost = roofline(by_level(1e-4, 2e-4, 3e-4, 4e-4))
+    policy = SmartPolicy(cost)
+    policy.begin(state_of(1), forest_of([BUSHY]))
+    seconds = []
+    for unread in (0, 2, 3, 500):
+        policy._unread = unread
+        seconds.append(policy._level_seconds(0, 1))
+    assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
+    assert policy._level_seconds(1, 1) == seconds[0]
+
+
+def test_real_draft_times_decide_whether_a_level_pays() -> None:
+    cost = roofline(by_level(1e-4))
+    policy, likely = SmartPolicy(cost), same_children(0.6, 0.05)
+    assert draft(policy, cost, state_of(1), likely).levels > 0
+    for _ in range(60):  # a drafter that takes a hundred times what its profile says
+        step = draft(policy, cost, state_of(1), likely)
+        slow = 1e-2 * step.levels
+        policy.observe(
+            StepOutcome(step.state, step.forest, step.selected, 1 + step.levels, 1e-2 + slow, 1e-2, draft_seconds=slow)
+        )
+    assert sum(draft(policy, cost, state_of(1), likely).levels for _ in range(20)) <= 2

@@ -7,7 +7,8 @@ from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
 from smartree.policies.none import NonePolicy
 from smartree.policies.paper import PaperPolicy
 from smartree.policies.scan import Choice, scan
-from smartree.policies.smart import SmartOptions, SmartPolicy
+from smartree.policies.smart import SmartPolicy
+from smartree.policies.smart_options import SmartOptions
 
 __all__ = [
     "NEED_COST",

@@ -13,7 +13,7 @@ from smartree.errors import InputError
 from smartree.policies.base import Policy, StepState, top_per_group
 from smartree.policies.factory import make_policy
 from smartree.policies.scan import scan
-from smartree.policies.smart import SmartOptions
+from smartree.policies.smart_options import SmartOptions
 from smartree.tree.draft_tree import DraftTree, forest_of
 from smartree.tree.forest import Candidates, Forest, Ints
 
