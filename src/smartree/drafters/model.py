@@ -13,7 +13,6 @@ from smartree.drafters.catch_up import CatchUp, Pending
 from smartree.drafters.proposing import top_children
 from smartree.drafters.tree_rows import TreeRows
 from smartree.models.load import LoadedModel
-from smartree.models.packed_pass import RowGroup
 from smartree.models.rehearsal import rehearsal
 from smartree.models.runner import ModelRunner
 from smartree.tree.forest import Candidates, Forest, Ints
@@ -113,11 +112,7 @@ class ModelDrafter(BaseDrafter):
         base = np.array([cached.get(request.id, 0) for request in self._requests])
         order = np.argsort(forest.request[nodes], kind="stable")
         ordered = nodes[order]
-        counts = self._tree_rows.counts.copy()
-        mask, column_depths, sizes = self._tree_rows.add(forest, ordered)
-        group = RowGroup(
-            list(range(len(self._requests))), base, base + counts, sizes, forest.depth[ordered] - 1, mask, column_depths
-        )
+        group = self._tree_rows.group(forest, ordered, base)
         logits = self.runner.forward([group], self._known(forest.token[ordered]))
         return logits[np.argsort(order)]
 

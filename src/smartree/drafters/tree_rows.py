@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.models.packed_pass import RowGroup
 from smartree.tree.forest import Forest, Ints
 
 
@@ -16,6 +17,19 @@ class TreeRows:
         self.row_of: dict[int, int] = {}
         self._sees = np.zeros((batch, 0, 0), bool)
         self._depths = np.zeros((batch, 0), np.int64)
+
+    def group(self, forest: Forest, nodes: Ints, base: Ints) -> RowGroup:
+        """The rows of one level, ordered by request, behind the tree rows already cached.
+
+        Args:
+            forest: where the nodes are.
+            nodes: of the level, ordered by request.
+            base: [b] committed rows of each request.
+        """
+        cached = base + self.counts
+        mask, column_depths, sizes = self.add(forest, nodes)
+        slots = list(range(len(base)))
+        return RowGroup(slots, base, cached, sizes, forest.depth[nodes] - 1, mask, column_depths)
 
     def add(self, forest: Forest, nodes: Ints) -> tuple[NDArray[np.bool_], Ints, Ints]:
         """Adds nodes, ordered by request.

@@ -13,7 +13,6 @@ from smartree.drafters.catch_up import CatchUp, Pending
 from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
 from smartree.drafters.proposing import top_children
 from smartree.drafters.tree_rows import TreeRows
-from smartree.models.packed_pass import RowGroup
 from smartree.models.rehearsal import level_group
 from smartree.tree.forest import Candidates, Forest, Ints
 
@@ -158,11 +157,7 @@ class Eagle3Drafter(BaseDrafter):
         base = np.array([cached.get(request.id, 0) for request in self._requests])
         order = np.argsort(forest.request[nodes], kind="stable")
         ordered = nodes[order]
-        counts = self._tree_rows.counts.copy()
-        mask, column_depths, sizes = self._tree_rows.add(forest, ordered)
-        group = RowGroup(
-            list(range(len(self._requests))), base, base + counts, sizes, forest.depth[ordered] - 1, mask, column_depths
-        )
+        group = self._tree_rows.group(forest, ordered, base)
         parents = torch.tensor([self._state_of[parent] for parent in forest.parent[ordered].tolist()])
         above = self._states[parents.to(self._states.device)]
         states, normed = self.runner.forward([group], forest.token[ordered], above)
