@@ -85,7 +85,6 @@ def _attend(
     places = group.places(query.device)
     by_request = query[0].transpose(0, 1)  # [rows, heads, dim]
     if places is not None:
-        # index_copy_ and index_select: a quarter of the time of square brackets, in every layer.
         by_request = by_request.new_zeros(batch * width, heads, dim).index_copy_(0, places, by_request)
     folded = by_request.reshape(batch, width, kv_heads, fold, dim).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, kv_heads, fold * width, dim)

@@ -44,7 +44,7 @@ class SlotCache:
     product with weight 0 and must be finite.
 
     On a CPU keys lie in memory as `[..., head_dim, rows]`: the product of queries and keys then reads them in order,
-    which takes half as long (benchmarks/README.md). They look the same from outside.
+    which took half as long in a trial at batch 16. They look the same from outside.
     """
 
     def __init__(

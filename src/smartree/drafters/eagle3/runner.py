@@ -18,7 +18,7 @@ from smartree.models.cache import CacheShape, SlotCache
 from smartree.models.load import LoadedModel
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
-from smartree.models.surgery import fuse_norms, merge_linears, prepack_linears, weight_of
+from smartree.models.surgery import merge_linears, prepack_linears, weight_of
 from smartree.models.taps import decoder_layers
 
 _FIRST_ROWS = 512
@@ -63,7 +63,6 @@ class LoadedHead:
         moved = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
         head.load_state_dict(moved, assign=True)
         head.requires_grad_(False)
-        fuse_norms(head)
         merge_linears(head)
         if target.device.type == "cpu":
             prepack_linears(head)
