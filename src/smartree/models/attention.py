@@ -85,7 +85,7 @@ def _attend(
     places = group.places(query.device)
     by_request = query[0].transpose(0, 1)  # [rows, heads, dim]
     if places is not None:
-        by_request = by_request.new_zeros(batch * width, heads, dim).index_copy_(0, places, by_request)
+        by_request = by_request.index_select(0, places[0])
     folded = by_request.reshape(batch, width, kv_heads, fold, dim).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, kv_heads, fold * width, dim)
     mine, theirs = _slots(keys, group), _slots(values, group)
@@ -98,7 +98,7 @@ def _attend(
         output = scaled_dot_product_attention(folded, mine, theirs, attn_mask=bias, scale=scale)
     output = output.view(batch, kv_heads, fold, width, dim).permute(0, 3, 1, 2, 4).reshape(batch * width, heads, dim)
     if places is not None:
-        output = output.index_select(0, places)
+        output = output.index_select(0, places[1])
     return output[None]
 
 

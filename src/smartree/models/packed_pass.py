@@ -46,7 +46,7 @@ class RowGroup:
     adjacent: bool = field(init=False)
     """True if the slots follow each other, so that attention can read a view."""
     _biases: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
-    _places: torch.Tensor | None = None
+    _places: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __post_init__(self) -> None:
         # Every layer asks for these: they are worked out once a pass.
@@ -66,13 +66,18 @@ class RowGroup:
         """
         self.reach = max(self.reach, min(-(-self.reach // _REACH_STEP) * _REACH_STEP, rows))
 
-    def places(self, device: torch.device) -> torch.Tensor | None:
-        """[rows] place of each row in the padded [b * n] order; None if there is no padding."""
+    def places(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """How rows get into the padded order and back; None if there is no padding.
+
+        Returns:
+            [b * n] row at each place of the padded order, any row at a place of padding, and [rows] place of each row.
+        """
         if self.rows == len(self.slots) * self.width:
             return None
         if self._places is None:
-            inside = np.arange(self.width) < self.sizes[:, None]
-            self._places = torch.from_numpy(np.flatnonzero(inside)).to(device)
+            inside = (np.arange(self.width) < self.sizes[:, None]).ravel()
+            padded = np.where(inside, np.cumsum(inside) - 1, 0)
+            self._places = torch.from_numpy(padded).to(device), torch.from_numpy(np.flatnonzero(inside)).to(device)
         return self._places
 
     def bias(self, heads: int, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.functional import pad
 
 from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
 from smartree.drafters.eagle3.head import Eagle3Head, Rotary
@@ -22,6 +23,7 @@ from smartree.models.surgery import merge_linears, prepack_linears, weight_of
 from smartree.models.taps import decoder_layers
 
 _FIRST_ROWS = 512
+_FEW_ROWS, _MANY_ROWS = 4, 32  # numbers of rows are multiples of the one up to the other, then multiples of that
 
 
 class LoadedHead:
@@ -125,7 +127,7 @@ class HeadRunner:
     @torch.inference_mode()
     def features(self, states: torch.Tensor) -> torch.Tensor:
         """Tapped states [M, taps * Ht] -> features [M, H]."""
-        return self.loaded.head.features(states)
+        return self.loaded.head.features(self._rounded(states))[: len(states)]
 
     @torch.inference_mode()
     def forward(
@@ -143,20 +145,33 @@ class HeadRunner:
         """
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         packed = PackedPass(groups, self.cache)
-        attentions = self.loaded.attentions
+        attentions, rows = self.loaded.attentions, len(tokens)
 
         def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            return packed_attention(attentions[layer], query, key, value, None, smartree=packed)[0]
+            real = (part[:, :, :rows] for part in (query, key, value))
+            mixed = packed_attention(attentions[layer], *real, None, smartree=packed)[0]
+            return mixed if rows == query.shape[2] else pad(mixed, (0, 0, 0, 0, 0, query.shape[2] - rows))
 
-        embeddings = self.loaded.embed(torch.from_numpy(tokens).to(self.loaded.device))
-        rotation = self._rotary(packed.positions)
-        states, normed = self.loaded.head(embeddings[None], features[None], rotation, attend)
-        return states[0], normed[0]
+        embeddings = self._rounded(self.loaded.embed(torch.from_numpy(tokens).to(self.loaded.device)))
+        rotation = self._rotary(self._rounded(packed.positions))
+        states, normed = self.loaded.head(embeddings[None], self._rounded(features)[None], rotation, attend)
+        return states[0, :rows], normed[0, :rows]
 
     @torch.inference_mode()
     def logits(self, normed: torch.Tensor) -> torch.Tensor:
         """[K, H] -> [K, draft vocabulary]."""
-        return self.loaded.head.lm_head(normed)
+        return self.loaded.head.lm_head(self._rounded(normed))[: len(normed)]
+
+    def _rounded(self, rows: torch.Tensor) -> torch.Tensor:
+        """[N, ...] with a few rows of zeros behind, so that the head's products come in few shapes.
+
+        On the CPU every new number of rows lets oneDNN make a kernel for each product, which takes twice as long as a
+        level does; a few rows more cost a hundredth.
+        """
+        if self.loaded.device.type != "cpu":
+            return rows
+        missing = -len(rows) % (_FEW_ROWS if len(rows) <= _MANY_ROWS else _MANY_ROWS)
+        return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
     @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
