@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from smartree.cost.draft import DraftCost
 from smartree.cost.drafting import DraftingCost
+from smartree.cost.padding import PaddingCost
 from smartree.cost.refinement import Refinement
 from smartree.cost.table import CostTable
 
@@ -18,13 +19,21 @@ _PASSES_PER_CURVE = 4
 class CostModel:
     """Seconds of everything a speculative step does."""
 
-    def __init__(self, table: CostTable, draft: DraftCost | None = None, overhead: float = 0.0) -> None:
+    def __init__(
+        self,
+        table: CostTable,
+        draft: DraftCost | None = None,
+        overhead: float = 0.0,
+        padding: PaddingCost | None = None,
+    ) -> None:
         """Args:
         table: measured target passes.
         draft: cost of drafting; None is free.
         overhead: seconds of a step outside both (policy, packing, commit).
+        padding: what trees of different sizes cost; None is nothing.
         """
         self.table, self.draft, self.overhead = table, draft or DraftCost(), overhead
+        self.padding = padding or PaddingCost()
         self.refinement = Refinement()
         self.drafting = DraftingCost()
         self._curves: dict[tuple[int, int], tuple[tuple[int, int], Floats]] = {}
@@ -46,11 +55,17 @@ class CostModel:
             self._curves[key] = (now, curve)
         return np.asarray(curve[wanted])
 
+    def unevenness(self, batch: int, tokens: NDArray[np.int64] | int, width: NDArray[np.int64] | int, context: int) -> Floats:
+        """Seconds to add to `verify` if the widest request has `width` of the rows, root included."""
+        return self.refinement.scale * self.padding.of(batch * np.asarray(width) - tokens, context)
+
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""
         return float(self.verify(batch, batch, context))
 
-    def observe(self, batch: int, tokens: int, context: int, seconds: float) -> None:
-        """Learns from the measured seconds of a pass of `tokens` rows."""
+    def observe(self, batch: int, tokens: int, context: int, seconds: float, width: int = 0) -> None:
+        """Learns from the measured seconds of a pass of `tokens` rows; `width` is the widest request's, if it matters."""
         if batch > 0 and 0 < seconds < np.inf:
-            self.refinement.observe(batch, tokens, float(self.table.seconds(batch, tokens, context)), seconds)
+            predicted = float(self.table.seconds(batch, tokens, context))
+            padding = float(self.padding.of(batch * width - tokens, context))
+            self.refinement.observe(batch, tokens, predicted + padding, seconds)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from smartree.cost.draft import DraftCost, level_points
 from smartree.cost.fits import curve_fits
 from smartree.cost.key import ProfileKey
 from smartree.cost.model import CostModel
+from smartree.cost.padding import PaddingCost, UnevenPoint, fit_padding
 from smartree.cost.table import CostPoint, CostTable
 from smartree.errors import InputError
 
@@ -29,6 +30,7 @@ class Profile:
         seconds: how long measuring took.
         calibration: what an engine on this setup has learned of its drafter, as `Calibration.to_json` writes it; None
             if nothing was saved.
+        uneven: measured passes of requests with different numbers of rows; none where that costs nothing.
     """
 
     key: ProfileKey | None
@@ -36,10 +38,16 @@ class Profile:
     draft: DraftCost = field(default_factory=DraftCost)
     seconds: float = 0.0
     calibration: Mapping[str, Any] | None = None
+    uneven: tuple[UnevenPoint, ...] = ()
 
     def cost_model(self) -> CostModel:
         """The model that policies ask."""
-        return CostModel(CostTable(self.verify), self.draft)
+        table = CostTable(self.verify)
+        return CostModel(table, self.draft, padding=fit_padding(self.uneven, table))
+
+    def padding(self) -> PaddingCost:
+        """What trees of different sizes cost beside their rows."""
+        return self.cost_model().padding
 
     def to_json(self) -> dict[str, Any]:
         """The profile as the JSON object of design 7."""
@@ -57,6 +65,7 @@ class Profile:
             "verify": [
                 {"batch": p.batch, "tokens": p.tokens, "context": p.context, "seconds": p.seconds} for p in self.verify
             ],
+            "uneven": [asdict(point) for point in self.uneven],
             "draft": draft,
             "fits": {str(batch): fit.to_json() for batch, fit in curve_fits(self.verify, self.draft).items()},
             "seconds": self.seconds,
@@ -87,7 +96,8 @@ class Profile:
         calibration = data.get("calibration")
         if not isinstance(calibration, dict | None):
             raise InputError('The cost profile\'s "calibration" must be an object.')
-        return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds), calibration)
+        uneven = _uneven_points(data.get("uneven", []))
+        return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds), calibration, uneven)
 
     def save(self, path: Path) -> None:
         """Writes the profile so that an interruption leaves the old file."""
@@ -120,6 +130,20 @@ def _point(row: Any, tokens: str, context: int) -> CostPoint:
         return CostPoint(int(row["batch"]), int(row[tokens]), int(row.get("context", context)), float(row["seconds"]))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"The cost profile row {row} needs numbers for batch, {tokens} and seconds.") from error
+
+
+def _uneven_points(rows: Any) -> tuple[UnevenPoint, ...]:
+    """The "uneven" part of a profile."""
+    if not isinstance(rows, list):
+        raise InputError('The cost profile\'s "uneven" must be a list of rows.')
+    points = []
+    for row in rows:
+        point = _point(row, "tokens", 0)
+        width = row.get("width")
+        if not isinstance(width, int) or point.batch * width < point.tokens or not 0 < point.seconds < math.inf:
+            raise InputError(f'The cost profile\'s uneven row {row} needs a positive time and the "width" of its widest.')
+        points.append(UnevenPoint(point.batch, point.tokens, width, point.context, point.seconds))
+    return tuple(points)
 
 
 def _draft_cost(data: Any) -> DraftCost:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.tree.forest import Ints
 
-_LONG = 64  # requests that must read more tokens than this get an attention call of their own
+_SHORT = 8  # tokens of a request that are never worth an attention call of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,11 @@ class CatchUp:
     """
 
     def __init__(self, pending: Sequence[Pending]) -> None:
-        long = [one for one in pending if len(one.tokens) > _LONG]
-        short = [one for one in pending if len(one.tokens) <= _LONG]
+        # Attention pads a group to its longest: a short prompt among fifteen single tokens made a level eight times as
+        # long. So those that are much longer than the rest get a call of their own.
+        most = max(_SHORT, 2 * median(len(one.tokens) for one in pending))
+        long = [one for one in pending if len(one.tokens) > most]
+        short = [one for one in pending if len(one.tokens) <= most]
         self.order = long + short
         self.groups = [causal_group(one.slot, one.cached, len(one.tokens)) for one in long]
         if short:

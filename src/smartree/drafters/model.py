@@ -64,7 +64,7 @@ class ModelDrafter(BaseDrafter):
         """A level of the draft model, its choice of children included."""
         if context + rows > self.runner.window:
             return None
-        run = rehearsal(self.runner, batch, rows, context)
+        run = rehearsal(self.runner, [rows] * batch, context)
         nodes = np.zeros(batch * rows, np.int64)
 
         def level() -> None:

@@ -215,23 +215,19 @@ class Engine:
         """Makes the accepted rows the committed end of each slot and appends the tokens."""
         drafted = np.bincount(draft.forest.request, minlength=draft.forest.batch) - 1
         starts, sizes = packed.starts.tolist(), packed.sizes.tolist()
+        has_child = np.zeros(len(packed.nodes), bool)
+        has_child[packed.parents[packed.parents >= 0]] = True
         for index, (request, walked) in enumerate(zip(plan.decoding, walks, strict=True)):
             shift = self.runner.seating.cached[request.id] - starts[index]
             self.runner.commit(request.id, [row + shift for row in (starts[index], *walked.rows)])
             taken = request.accept(walked.tokens, self.window)
             self.stats.tokens += taken
-            verified_depth = min(self._observed_depth(packed, starts[index], sizes[index], walked), taken)
+            last = walked.rows[-1] if walked.rows else starts[index]  # its children were put to the test
+            verified_depth = min(len(walked.rows) + int(has_child[last]), taken)
             accepted = min(len(walked.rows), taken)  # what lies beyond the end of a request does not count
             request.stats.add_step(int(drafted[index]), verified_depth, sizes[index] - 1, accepted, taken)
             self._leave_if_finished(request)
         return plan.decoding
-
-    @staticmethod
-    def _observed_depth(packed: PackedTrees, start: int, size: int, walked: Walk) -> int:
-        """Depth down to which a verified child of the accepted path was put to the test."""
-        last = walked.rows[-1] if walked.rows else start
-        tested = bool(np.any(packed.parents[start : start + size] == last))
-        return len(walked.rows) + tested
 
     def _join(self, plan: StepPlan, first_tokens: Sequence[int]) -> list[Request]:
         """Notes which prompt tokens are cached; requests with a complete prompt begin to decode."""

@@ -14,6 +14,7 @@ import torch
 
 from smartree.cost.draft import DraftCost, DraftPoint
 from smartree.cost.key import ProfileKey
+from smartree.cost.padding import UnevenPoint
 from smartree.cost.profile import Profile
 from smartree.cost.table import CostPoint
 from smartree.drafters.base import Drafter
@@ -26,11 +27,14 @@ from smartree.models.runner import ModelRunner
 Progress = Callable[[int, int], None]
 _ROWS_PER_REQUEST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _MOST_ROWS = 96
+_BESIDE_A_PROMPT = 192  # rows of the largest pass of large batches: trees ride on prompts too
+_LARGE_BATCH = 4
+_UNEVEN_BATCHES = 3  # the largest of those measured
 _DRAFT_ROWS = (1, 4, 10)
 _LEVELS_IN_A_ROW = 3  # the first finds the target's weights in the processor's cache, the others the drafter's own
 _CONTEXT, _LONG_CONTEXT = 256, 1024
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 15
-_BUDGET_SECONDS = 8.0
+_BUDGET_SECONDS = 10.0
 
 
 def device_name(device: torch.device) -> str:
@@ -78,9 +82,26 @@ def grid(max_batch: int, window: int) -> list[tuple[int, int, int]]:
         for rows in _ROWS_PER_REQUEST
         if rows <= 4 or batch * rows <= _MOST_ROWS
     ]
+    points += [
+        (batch, _BESIDE_A_PROMPT // batch, context)
+        for batch in batches
+        if _LARGE_BATCH <= batch <= _BESIDE_A_PROMPT // 4 and context + _BESIDE_A_PROMPT // batch < window
+    ]
     if window >= 2 * _LONG_CONTEXT:
         points += [(batch, rows, _LONG_CONTEXT) for batch in sorted({1, batches[-1]}) for rows in (1, 8)]
     return points
+
+
+def uneven_shapes(max_batch: int, window: int) -> list[tuple[tuple[int, ...], int]]:
+    """(rows of each request, context) of passes whose requests bring different numbers of rows."""
+    batches = sorted({batch for batch, _, _ in grid(max_batch, window) if batch > 1})[-_UNEVEN_BATCHES:]
+    shapes = []
+    for batch in batches:
+        context = next(context for one, _, context in grid(max_batch, window) if one == batch)
+        half, wide = batch // 2, min(batch + 1, max(_ROWS_PER_REQUEST))
+        sizes = [(1,) * (batch - half) + (2,) * half, (1,) * (batch - half) + (3,) * half, (1,) * (batch - 1) + (wide,)]
+        shapes += [(each, context) for each in dict.fromkeys(sizes)]
+    return shapes
 
 
 def measure(
@@ -105,7 +126,10 @@ def measure(
     runner = ModelRunner(target, max_batch, window)
     passes: dict[tuple[str, int, int, int], Callable[[], None]] = {}
     for batch, rows, context in grid(max_batch, window):
-        passes["verify", batch, rows, context] = _pass(runner, batch, rows, context)
+        passes["verify", batch, rows, context] = _pass(runner, (rows,) * batch, context)
+    shapes = uneven_shapes(max_batch, window)
+    for place, (sizes, context) in enumerate(shapes):
+        passes["uneven", len(sizes), place, context] = _pass(runner, sizes, context)
     if drafter is not None:
         passes.update(_draft_levels(drafter.fresh(), sorted({batch for batch, _, _ in grid(max_batch, window)})))
     times = _time_rounds(passes, seconds, target.device, progress)
@@ -119,15 +143,22 @@ def measure(
         for kind, batch, rows, context in passes
         if kind == "draft"
     )
-    return Profile(profile_key(target, drafter), points, DraftCost(levels=levels), perf_counter() - begin)
+    uneven = tuple(
+        UnevenPoint(
+            len(sizes), sum(sizes), max(sizes), context, median(times["uneven", len(sizes), place, context])
+        )
+        for place, (sizes, context) in enumerate(shapes)
+    )
+    seconds = perf_counter() - begin
+    return Profile(profile_key(target, drafter), points, DraftCost(levels=levels), seconds, uneven=uneven)
 
 
-def _pass(runner: ModelRunner, batch: int, rows: int, context: int) -> Callable[[], None]:
+def _pass(runner: ModelRunner, sizes: Sequence[int], context: int) -> Callable[[], None]:
     """A pass of the target, argmax included."""
-    run = rehearsal(runner, batch, rows, context)
+    run = rehearsal(runner, sizes, context)
 
     def verify() -> None:
-        run()[:batch].argmax(dim=-1).tolist()
+        run()[: len(sizes)].argmax(dim=-1).tolist()
 
     return verify
 

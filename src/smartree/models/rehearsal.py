@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,14 +11,16 @@ from smartree.models.packed_pass import RowGroup
 from smartree.models.runner import ModelRunner
 
 
-def rehearsal(runner: ModelRunner, batch: int, rows: int, context: int) -> Callable[[], torch.Tensor]:
-    """A pass of `batch` requests with `rows` rows each behind `context` cached ones; gives its logits."""
-    tokens = np.arange(batch * rows) % min(100, runner.vocab_size)
-    return lambda: runner.forward([level_group(batch, rows, context)], tokens)
+def rehearsal(runner: ModelRunner, sizes: Sequence[int], context: int) -> Callable[[], torch.Tensor]:
+    """A pass of requests with so many rows each behind `context` cached ones; gives its logits."""
+    tokens = np.arange(sum(sizes)) % min(100, runner.vocab_size)
+    return lambda: runner.forward([level_group(sizes, context)], tokens)
 
 
-def level_group(batch: int, rows: int, context: int) -> RowGroup:
-    """`rows` causal rows of each of `batch` requests behind `context` cached ones."""
-    cached = np.full(batch, context)
-    mask = np.broadcast_to(np.tril(np.ones((rows, rows), bool)), (batch, rows, rows)).copy()
-    return RowGroup(list(range(batch)), cached, cached, np.full(batch, rows), np.tile(np.arange(rows), batch), mask)
+def level_group(sizes: Sequence[int], context: int) -> RowGroup:
+    """Causal rows of requests with `sizes` rows each behind `context` cached ones."""
+    counts, width = np.array(sizes), max(sizes)
+    cached, inside = np.full(len(counts), context), np.arange(width) < counts[:, None]
+    mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
+    depths = np.concatenate([np.arange(size) for size in sizes])
+    return RowGroup(list(range(len(counts))), cached, cached, counts, depths, mask)

@@ -103,6 +103,7 @@ class BasePolicy:
         self.max_depth = max_depth
         self.state = StepState(0, 0, np.empty(0, np.int64))
         self.predicted_seconds = float("nan")
+        self._uneven_seconds = 0.0
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step; roots that can still use a node are the frontier."""
@@ -117,17 +118,37 @@ class BasePolicy:
         """Those of `nodes` whose children can still be of use."""
         return nodes[forest.depth[nodes] < self.state.depth_limits[forest.request[nodes]]]
 
-    def predict(self, rows: int) -> None:
-        """Notes what the cost model says of a pass with `rows` rows, for comparison with the clock."""
+    def predict(self, forest: Forest, selected: Ints) -> None:
+        """Notes what the cost model says of a pass that verifies `selected`, for comparison with the clock."""
         if self.cost is not None:
-            total = rows + self.state.extra_tokens
-            self.predicted_seconds = float(self.cost.verify(self.state.batch, total, self.state.context))
+            state = self.state
+            seconds = self.cost.verify(state.batch, state.batch + self._carried(forest, selected) + state.extra_tokens, state.context)
+            self._uneven_seconds = self._unevenness(forest, selected)
+            self.predicted_seconds = float(seconds) + self._uneven_seconds
+
+    def _carried(self, forest: Forest, selected: Ints) -> int:
+        """Nodes that the pass pays for."""
+        return len(selected)
+
+    def _unevenness(self, forest: Forest, selected: Ints) -> float:
+        """Seconds that the pass takes longer because requests have different numbers of nodes."""
+        if self.cost is None or self.cost.padding.free:
+            return 0.0
+        rows = forest.batch + self._carried(forest, selected)
+        return float(self.cost.unevenness(forest.batch, rows, widest(forest, selected), self.state.context))
 
     def observe(self, outcome: StepOutcome) -> None:
         """Lets the cost model compare its prediction with the clock; a pass that also read prompts says nothing."""
         state = outcome.state
         if self.cost is not None and outcome.target_seconds > 0 and state.extra_tokens == 0:
-            self.cost.observe(state.batch, state.batch + len(outcome.selected), state.context, outcome.target_seconds)
+            rows = state.batch + self._carried(outcome.forest, outcome.selected)
+            width = widest(outcome.forest, outcome.selected)
+            self.cost.observe(state.batch, rows, state.context, outcome.target_seconds, width)
+
+
+def widest(forest: Forest, selected: Ints) -> int:
+    """Rows of the request with most nodes, its root included."""
+    return 1 + int(np.bincount(forest.request[selected], minlength=1).max())
 
 
 def top_per_group(groups: Ints, scores: Floats, count: int) -> NDArray[np.bool_]:

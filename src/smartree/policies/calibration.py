@@ -14,7 +14,7 @@ _CLASSES, _DEPTHS, _RANKS, _BINS = 2, 8, 6, 12
 _ROWS = _CLASSES * _DEPTHS * _RANKS
 _HIGHEST_LOGIT = 5.0
 _CENTRES = (np.arange(_BINS) + 0.5) / _BINS * 2 * _HIGHEST_LOGIT - _HIGHEST_LOGIT
-_STALE_SHARE = 0.02  # a row is fitted again once it has grown by that much
+_STALE_SHARE = 0.1  # a row is fitted again once it has grown by that much
 
 
 class Calibration:

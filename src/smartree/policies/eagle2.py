@@ -39,5 +39,5 @@ class Eagle2Policy(BasePolicy):
         """The best `total - 1` nodes of each request by path probability."""
         order = forest.best_first()
         chosen = order[top_per_group(forest.request[order], forest.path[order], self.total - 1)]
-        self.predict(forest.batch + len(chosen))
+        self.predict(forest, chosen)
         return chosen

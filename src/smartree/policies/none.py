@@ -28,5 +28,5 @@ class NonePolicy(BasePolicy):
 
     def select(self, forest: Forest) -> Ints:
         """Selects nothing."""
-        self.predict(forest.batch)
+        self.predict(forest, _NOTHING)
         return _NOTHING

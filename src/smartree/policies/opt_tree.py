@@ -53,7 +53,7 @@ class OptTreePolicy(BasePolicy):
     def select(self, forest: Forest) -> Ints:
         """The `nodes` best of each request."""
         chosen = self._best(forest)
-        self.predict(forest.batch + len(chosen))
+        self.predict(forest, chosen)
         return chosen
 
     def _best(self, forest: Forest) -> Ints:

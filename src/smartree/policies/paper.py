@@ -116,8 +116,9 @@ class PaperPolicy(BasePolicy):
 
     def select(self, forest: Forest) -> Ints:
         """Every kept node."""
-        self.predict(len(forest))
-        return forest.best_first()
+        chosen = forest.best_first()
+        self.predict(forest, chosen)
+        return chosen
 
 
 def _draft_line(cost: CostModel, batch: int) -> tuple[float, float]:

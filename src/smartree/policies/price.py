@@ -19,16 +19,30 @@ class Price:
         self._keep = 1 - 1 / window
         self._warm_up = warm_up
         self._sums: dict[int, tuple[float, float, int]] = {}
+        self._warm: dict[int, float] = {}
 
     def at(self, batch: int) -> float | None:
-        """Tokens per plain step's time at this batch size; None before the warm-up is over."""
-        tokens, time, steps = self._sums.get(batch, (0.0, 0.0, 0))
-        return tokens / time if steps >= self._warm_up and time > 0 else None
+        """Tokens per plain step's time at this batch size; None before the warm-up is over.
+
+        A batch size that has not come up often enough has the speedup of the nearest one that has, within a factor of
+        two: while a prompt is read the batch is one smaller than otherwise, and such steps say nothing themselves.
+        """
+        known = self._warm.get(batch)
+        if known is not None:
+            return known
+        near = [size for size in self._warm if size <= 2 * batch and batch <= 2 * size]
+        if not near:
+            return None
+        nearest = min(near, key=lambda size: abs(size - batch))
+        return self._warm[nearest] * batch / nearest
 
     def update(self, batch: int, tokens: float, time: float) -> None:
         """Adds a step that brought `tokens` and took `time`, in plain steps."""
         old_tokens, old_time, steps = self._sums.get(batch, (0.0, 0.0, 0))
-        self._sums[batch] = (self._keep * old_tokens + tokens, self._keep * old_time + time, steps + 1)
+        tokens, time = self._keep * old_tokens + tokens, self._keep * old_time + time
+        self._sums[batch] = (tokens, time, steps + 1)
+        if steps + 1 >= self._warm_up and time > 0:
+            self._warm[batch] = tokens / time
 
 
 class Savings:

@@ -8,7 +8,7 @@ from smartree.cost.model import CostModel
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
 from smartree.policies.growth import Growth, best_width
 from smartree.policies.price import Price, Savings
-from smartree.policies.scan import Choice, by_width, falling, likeliest, likeliest_per_group, scan
+from smartree.policies.scan import Choice, by_width, falling, likeliest, likeliest_per_group, scan, scan_capped
 from smartree.policies.smart_options import SmartOptions
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
@@ -54,7 +54,11 @@ class SmartPolicy(BasePolicy):
         return known if known is not None else self._choice.tokens / self._choice.seconds
 
     def _known_price(self) -> float | None:
-        known = self._running_price.at(self.state.batch) if self.options.use_price else None
+        if not self.options.use_price:
+            return None
+        known = self._running_price.at(self.state.batch)
+        if known is None and self.state.extra_tokens:
+            known = float(self.state.batch)  # the step's own ratio would be that of reading prompts
         return None if known is None else known / self._plain_seconds
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
@@ -95,8 +99,8 @@ class SmartPolicy(BasePolicy):
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
-        if self.options.padded:
-            order, self._choice = self._scan_widths(forest)
+        if self.options.padded or not self._model.padding.free:
+            order, self._choice = self._scan_widths(forest) if self.options.padded else self._scan_uneven(forest)
             count = self._choice.count or self._look(len(order))
             selected = order[:count]
         else:
@@ -107,12 +111,13 @@ class SmartPolicy(BasePolicy):
             count = self._choice.count or self._look(len(nodes))
             selected = nodes[likeliest(paths, count)]
         self._last_count = count
-        self.predict(self.state.batch + self._carried(forest, selected))
+        self.predict(forest, selected)
         return selected
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
         spent = float(self._step_seconds(self._carried(outcome.forest, outcome.selected))[-1])
+        spent += self._uneven_seconds
         plain = self._plain_seconds
         one_look = max(plain, self._level_seconds(0, self.state.batch))
         self._looks.save(spent, one_look)
@@ -125,11 +130,19 @@ class SmartPolicy(BasePolicy):
         super().observe(outcome)
 
     def _passes(self, nodes: int) -> Floats:
-        """[nodes + 1] modelled seconds of this step's pass with 0, 1, ... `nodes` nodes."""
+        """[nodes + 1] modelled seconds of this step's pass with 0, 1, ... `nodes` nodes.
+
+        Beside prompts a node costs at least what it does without them: the pass is past its bend, and attention over
+        a request's own context is no cheaper than elsewhere.
+        """
         if len(self._verify) <= nodes:
             state, size = self.state, max(512, 2 * nodes)
-            rows = np.arange(size) + (state.batch + state.extra_tokens)
+            rows = np.arange(size) + state.batch
             self._verify = self._model.verify(state.batch, rows, state.context)
+            if state.extra_tokens:
+                beside = self._model.verify(state.batch, rows + state.extra_tokens, state.context)
+                rise = np.maximum(np.diff(beside), np.diff(self._verify))
+                self._verify = beside[0] + np.concatenate([[0.0], np.cumsum(rise)])
         return self._verify[: nodes + 1]
 
     def _step_seconds(self, nodes: int) -> Floats:
@@ -164,14 +177,17 @@ class SmartPolicy(BasePolicy):
     def _learn_drafting(self, outcome: StepOutcome) -> None:
         """Lets the cost model compare what drafting cost with the clock.
 
-        Only steps that follow another one with drafts and without prompts say what a level costs: others read more.
+        Only steps that follow another one with drafts say what a level costs: others read more. What requests bring
+        that joined between the two does count: as long as it speculates, the drafter has to read all of it.
         """
         usual, drafted = self._usual, bool(self._expanded)
-        self._usual = drafted and outcome.state.extra_tokens == 0
+        self._usual = drafted
         self._unread = outcome.tokens + (0 if drafted else self._unread)
         timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
         if timed and (usual or not drafted):
             rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
+            # Whether a level pays is asked of path probabilities alone: that trees come out uneven is part of its cost.
+            rest += self._uneven_seconds
             self._model.drafting.observe(len(self._expanded), self._modelled_draft, outcome.draft_seconds, rest)
 
     def _level_pays(self, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
@@ -233,6 +249,19 @@ class SmartPolicy(BasePolicy):
         seconds = self._step_seconds(batch * len(gains))[::batch]
         choice = scan(gains, seconds, batch, self._known_price())
         return order[places], Choice(int(counts[choice.count]), choice.tokens, choice.seconds)
+
+    def _scan_uneven(self, forest: Forest) -> tuple[Ints, Choice]:
+        """The best number of nodes and the most for one request, where attention pads: nodes, and how many of them."""
+        batch, context = self.state.batch, self.state.context
+        nodes = self._within_cap(forest)
+        order = nodes[falling(forest.path[nodes])]
+
+        def seconds(widths: Ints) -> Floats:
+            rows = np.arange(len(widths)) + batch
+            return self._step_seconds(len(widths) - 1) + self._model.unevenness(batch, rows, widths + 1, context)
+
+        kept, choice = scan_capped(forest.request[order], forest.path[order], seconds, batch, self._known_price())
+        return order[kept], choice
 
     def _steady(self, choice: Choice, paths: Floats, seconds: Floats) -> Choice:
         """The last size again if the best one is hardly better."""

@@ -59,5 +59,6 @@ class StaticPolicy(BasePolicy):
 
     def select(self, forest: Forest) -> Ints:
         """Every node."""
-        self.predict(len(forest))
-        return forest.best_first()
+        chosen = forest.best_first()
+        self.predict(forest, chosen)
+        return chosen

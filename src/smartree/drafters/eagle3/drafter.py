@@ -87,7 +87,7 @@ class Eagle3Drafter(BaseDrafter):
         )
 
         def level() -> None:
-            _, normed = self.runner.forward([level_group(batch, rows, context)], tokens, states)
+            _, normed = self.runner.forward([level_group([rows] * batch, context)], tokens, states)
             self._propose(nodes, normed, [0.0] * len(nodes))
 
         return level
