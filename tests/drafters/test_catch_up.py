@@ -37,7 +37,7 @@ def test_short_ones_share_a_group() -> None:
     assert group.mask[2].tolist() == [[True, False, False], [True, True, False], [False] * 3]
 
 
-@pytest.mark.parametrize(("size", "groups"), [(64, 1), (65, 2)])
+@pytest.mark.parametrize(("size", "groups"), [(8, 1), (9, 2), (64, 2)])
 def test_long_ones_get_a_group_each_and_come_first(size: int, groups: int) -> None:
     catch_up = CatchUp(pending((5, 2), (3, size), (1, 1)))
     assert len(catch_up.groups) == groups
@@ -54,6 +54,12 @@ def test_only_long_ones() -> None:
     assert [group.rows for group in catch_up.groups] == [70, 80]
     assert [list(group.slots) for group in catch_up.groups] == [[0], [1]]
     assert catch_up.last_rows([0, 1]).tolist() == [69, 149]
+
+
+def test_what_is_long_depends_on_the_others() -> None:
+    assert len(CatchUp(pending((0, 30), (0, 20), (4, 35))).groups) == 1
+    lone = CatchUp(pending((0, 1), (0, 40), (9, 1), (2, 1)))  # one group would be 160 rows of padding and rows
+    assert [(group.rows, group.width) for group in lone.groups] == [(40, 40), (3, 1)]
 
 
 def test_requests_that_are_not_there_take_no_rows() -> None:

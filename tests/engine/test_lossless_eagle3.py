@@ -94,7 +94,7 @@ def assert_nothing_is_kept(engine: Engine) -> None:
     assert isinstance(engine.drafter, Eagle3Drafter)
     assert engine.drafter.runner.seating.rows_in_use() == 0
     assert len(engine.drafter.runner.seating) == 0
-    assert not engine.drafter._unread
+    assert len(engine.drafter._backlog) == 0
 
 
 def speculate(llm: LLM, architecture: str, kind: str, batch: int, policies: Sequence[str]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _RATE = 0.05
+_PRIOR_STEPS = 4  # that the profile's word is worth: one slow step must not end speculation before it was tried
 _OUTLIER = 3.0  # steps that take this many times what is known are slow moments of the machine
 
 
@@ -40,9 +41,9 @@ class DraftingCost:
             return
         self._steps += 1
         if modelled > 0:
-            self.scale = _follow(self.scale, draft_seconds / modelled, self._steps + 1)
+            self.scale = _follow(self.scale, draft_seconds / modelled, self._steps + _PRIOR_STEPS)
         beside = max(rest_seconds - self._plain, 0.0) / levels
-        self.seconds_per_level = _follow(self.seconds_per_level, beside, self._steps)
+        self.seconds_per_level = _follow(self.seconds_per_level, beside, self._steps + _PRIOR_STEPS)
 
     def level(self, modelled: float) -> float:
         """Seconds that a level adds to a step, for a modelled time of the drafter."""

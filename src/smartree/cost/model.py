@@ -55,7 +55,9 @@ class CostModel:
             self._curves[key] = (now, curve)
         return np.asarray(curve[wanted])
 
-    def unevenness(self, batch: int, tokens: NDArray[np.int64] | int, width: NDArray[np.int64] | int, context: int) -> Floats:
+    def unevenness(
+        self, batch: int, tokens: NDArray[np.int64] | int, width: NDArray[np.int64] | int, context: int
+    ) -> Floats:
         """Seconds to add to `verify` if the widest request has `width` of the rows, root included."""
         return self.refinement.scale * self.padding.of(batch * np.asarray(width) - tokens, context)
 
@@ -64,7 +66,7 @@ class CostModel:
         return float(self.verify(batch, batch, context))
 
     def observe(self, batch: int, tokens: int, context: int, seconds: float, width: int = 0) -> None:
-        """Learns from the measured seconds of a pass of `tokens` rows; `width` is the widest request's, if it matters."""
+        """Learns from the measured seconds of a pass of `tokens` rows, `width` of them the widest request's."""
         if batch > 0 and 0 < seconds < np.inf:
             predicted = float(self.table.seconds(batch, tokens, context))
             padding = float(self.padding.of(batch * width - tokens, context))

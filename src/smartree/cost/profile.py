@@ -141,7 +141,7 @@ def _uneven_points(rows: Any) -> tuple[UnevenPoint, ...]:
         point = _point(row, "tokens", 0)
         width = row.get("width")
         if not isinstance(width, int) or point.batch * width < point.tokens or not 0 < point.seconds < math.inf:
-            raise InputError(f'The cost profile\'s uneven row {row} needs a positive time and the "width" of its widest.')
+            raise InputError(f"The cost profile's uneven row {row} needs a positive time and the width of its widest.")
         points.append(UnevenPoint(point.batch, point.tokens, width, point.context, point.seconds))
     return tuple(points)
 

@@ -11,7 +11,7 @@ import numpy as np
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.tree.forest import Ints
 
-_SHORT = 8  # tokens of a request that are never worth an attention call of their own
+_SHORT, _LONG = 8, 64  # tokens of a request that never get an attention call of their own, or always
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CatchUp:
     def __init__(self, pending: Sequence[Pending]) -> None:
         # Attention pads a group to its longest: a short prompt among fifteen single tokens made a level eight times as
         # long. So those that are much longer than the rest get a call of their own.
-        most = max(_SHORT, 2 * median(len(one.tokens) for one in pending))
+        most = min(_LONG, max(_SHORT, 2 * median(len(one.tokens) for one in pending)))
         long = [one for one in pending if len(one.tokens) > most]
         short = [one for one in pending if len(one.tokens) <= most]
         self.order = long + short

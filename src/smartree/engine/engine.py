@@ -189,15 +189,16 @@ class Engine:
         """Gives the drafter the hidden states it reads: of every request's root and accepted nodes, and of prompts."""
         if self.drafter is None or self.runner.taps is None:
             return
-        rows = [[start, *walked.rows] for start, walked in zip(packed.starts[:-1].tolist(), walks, strict=True)]
         ids = [request.id for request in plan.decoding]
-        first = len(packed.nodes)
+        counts = [1 + len(walked.rows) for walked in walks]
+        starts = packed.starts[:-1].tolist()
+        accepted = [row for start, walked in zip(starts, walks, strict=True) for row in (start, *walked.rows)]
         for chunk in plan.chunks:
-            rows.append(list(range(first, first + chunk.end - chunk.start)))
             ids.append(chunk.request.id)
-            first += chunk.end - chunk.start
-        index = torch.tensor([row for each in rows for row in each], device=self.target.device)
-        self.drafter.absorb(ids, [len(each) for each in rows], self.runner.taps.rows(index))
+            counts.append(chunk.end - chunk.start)
+        rows = np.concatenate([accepted, np.arange(len(packed.nodes), len(packed.nodes) + sum(counts[len(walks) :]))])
+        index = torch.from_numpy(rows.astype(np.int64)).to(self.target.device)
+        self.drafter.absorb(ids, counts, self.runner.taps.rows(index))
 
     def _learn(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:
         """Teaches the calibration or the drafter, and tells the drafter which nodes stay."""

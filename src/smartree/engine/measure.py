@@ -144,9 +144,7 @@ def measure(
         if kind == "draft"
     )
     uneven = tuple(
-        UnevenPoint(
-            len(sizes), sum(sizes), max(sizes), context, median(times["uneven", len(sizes), place, context])
-        )
+        UnevenPoint(len(sizes), sum(sizes), max(sizes), context, median(times["uneven", len(sizes), place, context]))
         for place, (sizes, context) in enumerate(shapes)
     )
     seconds = perf_counter() - begin

@@ -122,7 +122,8 @@ class BasePolicy:
         """Notes what the cost model says of a pass that verifies `selected`, for comparison with the clock."""
         if self.cost is not None:
             state = self.state
-            seconds = self.cost.verify(state.batch, state.batch + self._carried(forest, selected) + state.extra_tokens, state.context)
+            rows = state.batch + self._carried(forest, selected) + state.extra_tokens
+            seconds = self.cost.verify(state.batch, rows, state.context)
             self._uneven_seconds = self._unevenness(forest, selected)
             self.predicted_seconds = float(seconds) + self._uneven_seconds
 

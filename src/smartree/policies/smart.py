@@ -10,10 +10,12 @@ from smartree.policies.growth import Growth, best_width
 from smartree.policies.price import Price, Savings
 from smartree.policies.scan import Choice, by_width, falling, likeliest, likeliest_per_group, scan, scan_capped
 from smartree.policies.smart_options import SmartOptions
+from smartree.policies.unread import Unread
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
-_USUAL_BACKLOG = 3  # tokens a request has got since the last step with drafts, if that was the step before
 _LOOK_AHEAD = 8  # levels; gains fall with every one
+_STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
+_STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
 _ROW_SHARE = 0.25  # of that price counts when a draft level is sized: a heuristic, see docs/theory.md, 4
@@ -45,7 +47,8 @@ class SmartPolicy(BasePolicy):
         self._pool = self._verify = np.empty(0)
         self._expanded: list[Ints] = []
         self._last_count = 0
-        self._unread, self._usual = 0, False
+        self._unread, self._usual = Unread(), False
+        self._scouting, self._waiting = False, 0
 
     @property
     def price(self) -> float:
@@ -69,18 +72,38 @@ class SmartPolicy(BasePolicy):
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
-        return frontier
+        self._scouting = False
+        if not self._model.draft.by_level or not self._unread.is_long(state.batch):
+            return frontier
+        return self._beginners(forest, frontier)
+
+    def _beginners(self, forest: Forest, roots: Ints) -> Ints:
+        """Roots to draft for after steps without drafts: all if that will repay reading the backlog, else scouts or
+        none.
+        """
+        if self.state.extra_tokens > self.options.prompt_tokens:
+            return roots[:0]
+        batch, unread = self.state.batch, self._unread
+        self._waiting -= 1
+        if self._waiting <= 0:
+            self._waiting = _STEPS_BETWEEN_QUESTIONS
+            reading = self._reading_seconds(unread.rows) - self._reading_seconds(unread.usual(batch))
+            if self._level_pays(forest, roots, 0, self._level_seconds(0, len(roots)) + reading / _STEPS_TO_REPAY):
+                return roots
+        self._scouting = True
+        return roots[: unread.scouts(batch)] if self._looks.seconds >= self._level_seconds(0, 1) else roots[:0]
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
         if not super().wants_level(forest, frontier):
             return False
         depth = int(forest.depth[frontier[-1]])
-        if self.state.extra_tokens > self.options.prompt_tokens and (depth > 0 or self._unread > self._usual_backlog()):
+        if depth > 0 and self.state.extra_tokens > self.options.prompt_tokens:
             return False
         seconds = self._level_seconds(depth, len(frontier))
         savings = self._deeper_looks if depth else self._looks
-        if seconds > 0 and not self._level_pays(forest, frontier, depth, seconds) and not savings.pay(seconds):
+        pays = seconds == 0 or (not self._scouting and self._level_pays(forest, frontier, depth, seconds))
+        if not pays and not savings.pay(seconds):
             return False
         self._draft_seconds += seconds
         self._modelled_draft += self._modelled_level(depth, len(frontier))
@@ -165,14 +188,18 @@ class SmartPolicy(BasePolicy):
         """The drafter's time by the profile; the first level also reads what was committed since the last one."""
         draft, scale = self._model.draft, self._model.refinement.scale
         if draft.by_level:
-            # A longer backlog is paid once, whatever is decided now: as part of the price of starting it would grow
-            # faster than what it keeps from being earned, and speculation would never start again.
-            backlog = min(self._unread, self._usual_backlog()) if depth == 0 else 0
-            return scale * draft.level_seconds(self.state.batch, max(width, backlog))
+            if depth == 0:
+                return self._reading_seconds(max(width, self._backlog()))
+            return scale * draft.level_seconds(self.state.batch, width)
         return scale * draft.seconds_per_step if depth == 0 else 0.0
 
-    def _usual_backlog(self) -> int:
-        return _USUAL_BACKLOG * self.state.batch
+    def _reading_seconds(self, rows: int) -> float:
+        return self._model.refinement.scale * self._model.draft.level_seconds(self.state.batch, rows)
+
+    def _backlog(self) -> int:
+        """Rows that the first level reads; where all requests begin, a long backlog has been asked about before."""
+        batch, unread = self.state.batch, self._unread
+        return unread.of_scouts(batch) if self._scouting else min(unread.rows, unread.usual(batch))
 
     def _learn_drafting(self, outcome: StepOutcome) -> None:
         """Lets the cost model compare what drafting cost with the clock.
@@ -181,8 +208,8 @@ class SmartPolicy(BasePolicy):
         that joined between the two does count: as long as it speculates, the drafter has to read all of it.
         """
         usual, drafted = self._usual, bool(self._expanded)
-        self._usual = drafted
-        self._unread = outcome.tokens + (0 if drafted else self._unread)
+        self._usual = drafted and not self._scouting
+        self._unread.update(outcome.state.batch, outcome.tokens, drafted, self._scouting)
         timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
         if timed and (usual or not drafted):
             rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds

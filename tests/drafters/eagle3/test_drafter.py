@@ -131,7 +131,7 @@ def test_over_many_steps_the_cache_is_that_of_the_plain_prefix(seed: int, layers
 def assert_empty(drafter: Eagle3Drafter) -> None:
     assert drafter.runner.seating.rows_in_use() == 0
     assert len(drafter.runner.seating) == 0
-    assert not drafter._unread
+    assert len(drafter._backlog) == 0
 
 
 @pytest.mark.parametrize("missed", [1, 3, 70])

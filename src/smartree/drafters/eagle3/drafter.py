@@ -10,26 +10,12 @@ import torch
 
 from smartree.drafters.base import BaseDrafter, DraftRequest
 from smartree.drafters.catch_up import CatchUp, Pending
+from smartree.drafters.eagle3.backlog import Backlog
 from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
 from smartree.drafters.proposing import top_children
 from smartree.drafters.tree_rows import TreeRows
 from smartree.models.rehearsal import level_group
 from smartree.tree.forest import Candidates, Forest, Ints
-
-_MOST_UNREDUCED = 32  # rows of a request
-
-
-class Unread:
-    """What the head has not read yet of one request: features of earlier tokens, hidden states of later ones."""
-
-    def __init__(self) -> None:
-        self.features: list[torch.Tensor] = []
-        self.states: list[torch.Tensor] = []
-
-    @property
-    def rows(self) -> int:
-        """Rows of hidden states."""
-        return sum(len(part) for part in self.states)
 
 
 class Eagle3Drafter(BaseDrafter):
@@ -54,7 +40,7 @@ class Eagle3Drafter(BaseDrafter):
         self.loaded = loaded
         self.feature_layers = loaded.feature_layers
         self._slots, self._window, self._top_k = slots, window, min(top_k, loaded.spec.draft_vocab_size)
-        self._unread: dict[int, Unread] = {}
+        self._backlog = Backlog(lambda states: self.runner.features(states))
         self._requests: Sequence[DraftRequest] = ()
         self._tree_rows = TreeRows(0)
         self._states = torch.empty(0)
@@ -95,22 +81,9 @@ class Eagle3Drafter(BaseDrafter):
     def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
         """Keeps the hidden states of new tokens until the next level is wanted.
 
-        `fc` waits too, so that steps without speculation do not pay for it; many rows are reduced at once, as they
-        would take three times the memory.
+        `fc` waits too, so that steps without speculation do not pay for it.
         """
-        for request_id, rows in zip(request_ids, features.split(list(counts)), strict=True):
-            unread = self._unread.setdefault(request_id, Unread())
-            unread.states.append(rows)
-            if unread.rows > _MOST_UNREDUCED:
-                self._reduce([unread])
-
-    def _reduce(self, each: Sequence[Unread]) -> None:
-        """Turns hidden states into features, those of all requests in one product."""
-        counts = [unread.rows for unread in each]
-        reduced = self.runner.features(torch.cat([part for unread in each for part in unread.states]))
-        for unread, rows in zip(each, reduced.split(counts), strict=True):
-            unread.features.append(rows)
-            unread.states.clear()
+        self._backlog.add(request_ids, counts, features)
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
@@ -131,19 +104,15 @@ class Eagle3Drafter(BaseDrafter):
     def _read_committed(self, roots: Ints) -> torch.Tensor:
         """Reads what was committed since the last time; what `logits` reads after each request's last token."""
         cached = self.runner.seating.cached
-        each = [self._unread.pop(self._requests[root].id) for root in roots.tolist()]
-        if any(unread.states for unread in each):
-            self._reduce(each)
-        pending, features = [], {}
-        for root, unread in zip(roots.tolist(), each, strict=True):
+        pending = []
+        for root in roots.tolist():
             request = self._requests[root]
-            features[root] = torch.cat(unread.features)
             # Row j reads token j + 1: the features of the last token come with the next step.
             start = cached[request.id]
             pending.append(Pending(root, start, request.tokens[start + 1 :]))
-            assert len(features[root]) == len(pending[-1].tokens), "a committed token without its features"
+            assert self._backlog.rows(request.id) == len(pending[-1].tokens), "a committed token without its features"
         catch_up = CatchUp(pending)
-        ordered = torch.cat([features[one.slot] for one in catch_up.order])
+        ordered = self._backlog.take([self._requests[one.slot].id for one in catch_up.order])
         states, normed = self.runner.forward(catch_up.groups, catch_up.tokens, ordered)
         for one in catch_up.order:
             cached[self._requests[one.slot].id] = one.cached + len(one.tokens)
@@ -171,5 +140,5 @@ class Eagle3Drafter(BaseDrafter):
 
     def release(self, request_id: int) -> None:
         """Empties a request's slot and drops its features."""
-        self._unread.pop(request_id, None)
+        self._backlog.forget(request_id)
         self.runner.seating.release(request_id)

@@ -1,0 +1,94 @@
+"""What the head has not read yet: the target's hidden states of committed tokens, of all requests together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smartree.tree.forest import Ints
+
+_MOST_STATES = 512  # rows that wait as hidden states; as features they take a third of the memory
+
+
+class Backlog:
+    """Rows as they came, pass by pass, and whose they are.
+
+    Most steps without drafts are followed by another one: what a step adds must cost next to nothing, so rows stay
+    together as the target gave them and are sorted out when they are read.
+    """
+
+    def __init__(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Args:
+        reduce: hidden states [M, taps * Ht] -> features [M, H].
+        """
+        self._reduce = reduce
+        self._states: list[torch.Tensor] = []
+        self._state_owners: list[Ints] = []
+        self._features: torch.Tensor | None = None
+        self._owners = np.empty(0, np.int64)
+        self._waiting = 0
+        self._rows: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return sum(self._rows.values())
+
+    def rows(self, request_id: int) -> int:
+        """Rows of a request."""
+        return self._rows.get(request_id, 0)
+
+    def add(self, request_ids: Sequence[int], counts: Sequence[int], states: torch.Tensor) -> None:
+        """Rows of one pass: `counts[i]` of `request_ids[i]`, one request after the other."""
+        self._states.append(states)
+        self._state_owners.append(np.repeat(np.array(request_ids, np.int64), counts))
+        self._waiting += len(states)
+        for request_id, count in zip(request_ids, counts, strict=True):
+            self._rows[request_id] = self._rows.get(request_id, 0) + count
+        if self._waiting > _MOST_STATES:
+            self._reduce_all()
+
+    def take(self, request_ids: Sequence[int]) -> torch.Tensor:
+        """Features of these requests' rows, one request after the other, each in the order they came; they are gone
+        from here then.
+        """
+        self._reduce_all()
+        assert self._features is not None
+        wanted = np.array(request_ids, np.int64)
+        rising = np.argsort(wanted)
+        found = rising[np.minimum(np.searchsorted(wanted[rising], self._owners), len(wanted) - 1)]
+        mine = wanted[found] == self._owners
+        order = np.flatnonzero(mine)[np.argsort(found[mine], kind="stable")]
+        taken = self._select(order)
+        self._keep(~mine)
+        for request_id in request_ids:
+            self.forget(request_id)
+        return taken
+
+    def forget(self, request_id: int) -> None:
+        """Drops a request; its rows go when the others' are sorted out the next time, or with the last request."""
+        self._rows.pop(request_id, None)
+        if not self._rows:
+            self._states, self._state_owners, self._waiting = [], [], 0
+            self._features, self._owners = None, np.empty(0, np.int64)
+
+    def _reduce_all(self) -> None:
+        """Turns what waits into features, in one product, and drops rows of requests that have ended."""
+        if not self._states:
+            return
+        features = self._reduce(self._states[0] if len(self._states) == 1 else torch.cat(self._states))
+        self._features = features if self._features is None else torch.cat([self._features, features])
+        self._owners = np.concatenate([self._owners, *self._state_owners])
+        self._states, self._state_owners, self._waiting = [], [], 0
+        known = np.isin(self._owners, np.fromiter(self._rows, np.int64, len(self._rows)))
+        if not known.all():
+            self._keep(known)
+
+    def _keep(self, rows: NDArray[np.bool_]) -> None:
+        self._features = self._select(np.flatnonzero(rows))
+        self._owners = self._owners[rows]
+
+    def _select(self, order: Ints) -> torch.Tensor:
+        assert self._features is not None
+        return self._features.index_select(0, torch.from_numpy(order).to(self._features.device))
