@@ -14,6 +14,7 @@ from smartree.cost.table import CostTable
 Floats = NDArray[np.float64]
 _MOST_CURVES = 64  # kept at a time; one step asks for one or two
 _PASSES_PER_CURVE = 4
+_CURVE_STEP = 1024  # rows; curves are made that long, so that no question of a step needs a longer one than the last
 
 
 class CostModel:
@@ -43,7 +44,7 @@ class CostModel:
         if self.refinement.version == 0:
             return self.table.seconds(batch, tokens, context)
         wanted = np.asarray(tokens)
-        size = max(512, int(wanted.max(initial=0)) + 1)
+        size = -(-(int(wanted.max(initial=0)) + 1) // _CURVE_STEP) * _CURVE_STEP
         key = (batch, context // 64)
         # Corrections move slowly: a curve is good for some passes, unless the clock has changed.
         now = (self.refinement.version // _PASSES_PER_CURVE, self.refinement.jumps)

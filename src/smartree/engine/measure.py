@@ -33,7 +33,7 @@ _UNEVEN_BATCHES = 3  # the largest of those measured
 _DRAFT_ROWS = (1, 4, 10)
 _LEVELS_IN_A_ROW = 3  # the first finds the target's weights in the processor's cache, the others the drafter's own
 _CONTEXT, _LONG_CONTEXT = 256, 1024
-_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 15
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 30
 _BUDGET_SECONDS = 10.0
 
 
@@ -190,25 +190,33 @@ def _time_rounds(
     device: torch.device,
     progress: Progress | None,
 ) -> dict[tuple[str, int, int, int], list[float]]:
-    """Times every pass once a round, in random order, so that a noisy moment does not hit one point alone."""
+    """Times every pass once a round, in random order, so that a noisy moment does not hit one point alone.
+
+    After the first rounds the shorter half goes on alone: most decisions are made there, and it has the noisier times.
+    """
     times: dict[tuple[str, int, int, int], list[float]] = {key: [] for key in passes}
-    begin = perf_counter()
-    order = list(passes)
-    shuffle = random.Random(0).shuffle
+    order, shuffle = list(passes), random.Random(0).shuffle
     for run in passes.values():  # first calls allocate and choose kernels
         run()
-    rounds, expected = 0, _FEWEST_ROUNDS
-    while rounds < expected:
+    begin = perf_counter()
+    rounds, left, done = 0, _FEWEST_ROUNDS, 0
+    while left > 0:
+        round_begin, expected = perf_counter(), done + left * len(order)
         shuffle(order)
-        for place, key in enumerate(order):
+        for key in order:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             start = perf_counter()
             passes[key]()
             times[key].append(perf_counter() - start)
+            done += 1
             if progress is not None:
-                progress(rounds * len(order) + place + 1, expected * len(order))
+                progress(done, expected)
         rounds += 1
-        spent = perf_counter() - begin
-        expected = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / spent * (rounds + 1)) - 1))
+        left -= 1
+        if rounds == _FEWEST_ROUNDS:
+            order = sorted(order, key=lambda key: median(times[key]))[: len(order) // 2 + 1]
+        if rounds >= _FEWEST_ROUNDS:
+            now = perf_counter()
+            left = min(_MOST_ROUNDS - rounds, int((seconds - (now - begin)) / (now - round_begin)))
     return times

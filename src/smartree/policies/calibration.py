@@ -67,14 +67,16 @@ class Calibration:
         """
         raw = np.clip(forest.feature[nodes], 1e-6, 1 - 1e-6)
         rows = _row(sampled[forest.request[nodes]], forest.depth[nodes], forest.rank[nodes])
-        flat = rows * _BINS + _bin(_logit(raw))
-        counts = np.bincount(flat, minlength=_ROWS * _BINS).reshape(_ROWS, _BINS)
+        # A step touches a few dozen of a thousand bins.
+        cells, places, counts = np.unique(rows * _BINS + _bin(_logit(raw)), return_inverse=True, return_counts=True)
         faded = self._keep**counts
         for table, weights in ((self._seen, None), (self._accepted, accepted), (self._raw, raw)):
-            table *= faded
-            table += np.bincount(flat, weights=weights, minlength=_ROWS * _BINS).reshape(_ROWS, _BINS)
-        self._new += counts.sum(axis=1)
-        for row in np.flatnonzero(self._new > _STALE_SHARE * self._seen.sum(axis=1)).tolist():
+            flat = table.reshape(-1)
+            flat[cells] = faded * flat[cells] + np.bincount(places, weights=weights, minlength=len(cells))
+        touched = np.unique(rows)
+        self._new[touched] += np.bincount(rows, minlength=_ROWS)[touched]
+        stale = self._new[touched] > _STALE_SHARE * self._seen[touched].sum(axis=1)
+        for row in touched[stale].tolist():
             self._fit(row)
 
     def _fit(self, row: int) -> None:

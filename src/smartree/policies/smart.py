@@ -313,12 +313,16 @@ class SmartPolicy(BasePolicy):
         if len(nodes) == 0:
             return nodes
         rates, row_price = self._growth.at(int(forest.depth[nodes[0]])), self._row_price()
+        thinnest, deeper = self._level_seconds(1, 1), self._deeper_looks.seconds
+        brought = np.maximum(np.multiply.outer(paths, rates) - row_price, 0.0).sum()
+        if brought <= self.price * thinnest and deeper < thinnest:
+            return nodes[:0]
         able = np.flatnonzero(paths * rates.max() > row_price)  # no other has a child that is worth its row
         able = able[likeliest_per_group(paths[able], forest.request[nodes[able]], batch, width)]
         modelled = self._model.refinement.scale * self._model.draft.level_seconds(batch, np.arange(1, len(able) + 1))
         seconds = self._model.drafting.levels(modelled)
         wide = best_width(paths[able], rates, row_price, self.price * seconds)
-        if wide == 0 and self._deeper_looks.seconds >= self._level_seconds(1, 1):
+        if wide == 0 and deeper >= thinnest:
             return nodes[[int(np.argmax(paths))]]  # enough to see whether the level below is worth more by now
         return np.sort(nodes[able[:wide]])
 
