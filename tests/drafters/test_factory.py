@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from smartree.drafters.factory import make_drafter, model_drafter
+from smartree.drafters.joint import JointDrafter
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.errors import InputError
@@ -23,6 +24,16 @@ def loaded(vocab: int = 97, order: list[str] | None = CHARACTERS, **tokenizer: b
 @pytest.mark.parametrize("name", ["auto", "ngram"])
 def test_lookup_by_name(name: str) -> None:
     assert isinstance(make_drafter(name, loaded(), 2, 100), NgramDrafter)
+
+
+def test_lookup_joins_a_model_by_name(tmp_path: Path) -> None:
+    with quiet_transformers():
+        tiny_model("llama", seed=4, dtype=torch.float32).save_pretrained(tmp_path / "draft")
+    character_tokenizer().save_pretrained(tmp_path / "draft")
+    drafter = make_drafter(f"{tmp_path / 'draft'}+ngram", loaded(), 2, 100)
+    assert isinstance(drafter, JointDrafter)
+    assert isinstance(drafter.levels, ModelDrafter)
+    assert isinstance(drafter.lookup, NgramDrafter)
 
 
 def test_no_drafter_by_name() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.factory import make_drafter
+from smartree.drafters.joint import JointDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.drafters.shipped import model_digest, shipped_head
 from smartree.models.load import LoadedModel, prepare_model
@@ -46,5 +47,6 @@ def test_the_demo_model_has_a_head_of_at_most_15_megabytes(demo_llm: object) -> 
     assert folder is not None
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 15 * 10**6
     drafter = make_drafter("auto", target, 2, 100)
-    assert isinstance(drafter, Eagle3Drafter)
+    assert isinstance(drafter, JointDrafter)
+    assert isinstance(drafter.levels, Eagle3Drafter)
     assert drafter.feature_layers == (2, 15, 27)

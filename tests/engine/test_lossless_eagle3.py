@@ -15,6 +15,8 @@ from smartree import LLM, SamplingParams
 from smartree.drafters.eagle3.checkpoint import write_checkpoint
 from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.eagle3.spec import Eagle3Spec
+from smartree.drafters.joint import JointDrafter
+from smartree.drafters.ngram import NgramDrafter
 from smartree.engine.engine import Engine
 from smartree.engine.measure import measure, profile_key
 from smartree.engine.request import Request
@@ -119,6 +121,39 @@ def test_every_policy_gives_the_plain_tokens_with_a_good_head(kind: str, folders
     """Requests join as others end, since there are more than the batch holds."""
     accepted = speculate(make_llm(folders["learnt"]), "llama", kind, 3, EVERY)
     assert min(accepted.values()) > LEAST[kind], accepted
+
+
+@pytest.mark.parametrize("kind", PARAMS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_lookup_may_join_the_head(batch: int, kind: str, folders: dict[str, Path]) -> None:
+    """Texts that repeat themselves, so that lookup finds something; both kinds of nodes are accepted."""
+    prompts = [prompt + prompt + prompt[:3] for prompt in PROMPTS]
+    head = make_llm(folders["learnt"], max_batch=batch).drafter
+    assert head is not None
+    pair = JointDrafter(head, NgramDrafter(shortest_match=1))
+    llm = LLM(tiny_model("llama"), drafter=pair, policy="none", profile=flat_profile(levels=True), max_batch=batch)
+    expected = [output.token_ids for output in llm.generate(prompts, PARAMS[kind])]
+    for policy in MAIN:
+        engine = llm.make_engine(policy, batch)
+        planted = count_planted(engine)
+        outputs = llm.generate(prompts, PARAMS[kind], engine=engine)
+        assert [output.token_ids for output in outputs] == expected
+        assert sum(output.stats.accepted for output in outputs) > 0
+        assert (sum(planted) > 0) == (policy == "smart")  # baselines stay what they are
+        assert engine.runner.seating.rows_in_use() == 0
+
+
+def count_planted(engine: Engine) -> list[int]:
+    """Hears how many nodes are planted in every step."""
+    counts: list[int] = []
+    select = engine.policy.select
+
+    def counting(forest: Forest) -> Ints:
+        counts.append(forest.planted)
+        return select(forest)
+
+    engine.policy.select = counting  # type: ignore[method-assign]
+    return counts
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])

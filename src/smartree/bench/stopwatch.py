@@ -16,7 +16,7 @@ class TimedPolicy:
         self.policy = policy
         self.name = policy.name
         self.inspects_tokens, self.speculates = policy.inspects_tokens, policy.speculates
-        self.predicted_seconds = policy.predicted_seconds
+        self.takes_planted, self.predicted_seconds = policy.takes_planted, policy.predicted_seconds
         self.seconds = 0.0
 
     def __getattr__(self, name: str) -> Any:

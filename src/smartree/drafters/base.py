@@ -64,6 +64,16 @@ class Drafter(Protocol):
         cost nothing, or if `context` is beyond its window."""
         ...
 
+    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
+        """Plants what is known for nothing, before anybody decides; only for policies that take it.
+
+        Args:
+            requests: request i owns root i of the forest.
+            forest: roots only.
+            limits: [B] depth of the deepest node of each that is of use.
+        """
+        ...
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Starts a step; request i owns root i of the forest. Cheap: costly work waits for `expand`."""
         ...
@@ -73,7 +83,7 @@ class Drafter(Protocol):
         ...
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
-        """Learns what became of nodes whose ancestors were all accepted."""
+        """Learns what became of nodes whose ancestors were all accepted: of planted ones only, unless `calibrated`."""
         ...
 
     def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
@@ -113,6 +123,9 @@ class BaseDrafter:
     def rehearsal(self, batch: int, rows: int, context: int) -> Callable[[], None] | None:
         """Free levels need no timing."""
         return None
+
+    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
+        """Nothing comes for nothing."""
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
         """The engine calibrates; a fixed model learns nothing."""

@@ -11,27 +11,42 @@ from smartree.drafters.base import Drafter
 from smartree.drafters.eagle3.checkpoint import is_eagle3, read_checkpoint
 from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.eagle3.runner import LoadedHead
+from smartree.drafters.joint import JointDrafter
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.drafters.shipped import shipped_head
 from smartree.errors import InputError
 from smartree.models.load import LoadedModel, load_model
 
+_AND_LOOKUP = "+ngram"
+
 
 def make_drafter(name: str, target: LoadedModel, slots: int, window: int) -> Drafter | None:
-    """ "auto" takes the head that comes with the package for this very model, else looks the text up like "ngram".
+    """ "auto" takes the head that comes with the package for this very model and joins lookup to it; for other models
+    it is "ngram", which looks the text up.
 
-    "none" drafts nothing; anything else is the folder or id of a model or an EAGLE-3 head.
+    "none" drafts nothing; anything else is the folder or id of a model or an EAGLE-3 head, with "+ngram" behind it if
+    lookup is to join.
 
     Raises:
         InputError: the draft model cannot be loaded or has another vocabulary.
     """
     if name == "none":
         return None
+    if name.endswith(_AND_LOOKUP):
+        levels = make_drafter(name.removesuffix(_AND_LOOKUP), target, slots, window)
+        if isinstance(levels, JointDrafter):
+            return levels
+        if levels is None:
+            raise InputError(f"{name!r} names no drafter for lookup to join; ngram alone is --drafter ngram.")
+        return JointDrafter(levels)
     folder = shipped_head(target) if name == "auto" else None
-    if folder is None and name in ("auto", "ngram"):
+    if folder is not None:
+        head = LoadedHead(read_checkpoint(folder), target, folder.name)
+        return JointDrafter(Eagle3Drafter(head, slots, window))
+    if name in ("auto", "ngram"):
         return NgramDrafter()
-    folder = folder or head_folder(name)
+    folder = head_folder(name)
     if folder is not None:
         return Eagle3Drafter(LoadedHead(read_checkpoint(folder), target, name), slots, window)
     dtype = str(target.dtype).removeprefix("torch.")

@@ -25,12 +25,13 @@ class NgramDrafter(BaseDrafter):
     name = "ngram"
     calibrated = True
 
-    def __init__(self, max_depth: int = 16, max_matches: int = 4) -> None:
+    def __init__(self, max_depth: int = 16, max_matches: int = 4, shortest_match: int = 1) -> None:
         """Args:
         max_depth: longest continuation.
         max_matches: most places whose continuations are merged.
+        shortest_match: tokens that must agree, 1 to 3.
         """
-        self.max_depth, self.max_matches = max_depth, max_matches
+        self.max_depth, self.max_matches, self.shortest_match = max_depth, max_matches, shortest_match
         self.acceptance = AcceptanceTable()
         self._texts: dict[int, SuffixIndex] = {}
         self._trust: dict[int, Trust] = {}
@@ -46,7 +47,7 @@ class NgramDrafter(BaseDrafter):
 
     def fresh(self) -> NgramDrafter:
         """A lookup with the same bounds that has learned nothing."""
-        return NgramDrafter(self.max_depth, self.max_matches)
+        return NgramDrafter(self.max_depth, self.max_matches, self.shortest_match)
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Reads the newly committed tokens and looks the end of each text up."""
@@ -56,10 +57,14 @@ class NgramDrafter(BaseDrafter):
         for root, request in enumerate(requests):
             text = self._texts.get(request.id)
             if text is None:
-                text = self._texts[request.id] = SuffixIndex()
+                text = self._texts[request.id] = SuffixIndex(self.shortest_match)
             text.extend(request.tokens[len(text) :])
             for match in text.matches(self.max_matches):
                 self._insert(root, text.tokens, match)
+
+    def found(self) -> Ints:
+        """The roots for which something was found."""
+        return np.array([root for root in range(len(self._batch)) if self._children[root]], np.int64)
 
     def _insert(self, root: int, tokens: Sequence[int], match: Match) -> None:
         """Adds one continuation to the trie; matches come longest first, so a node keeps its best length."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from smartree.errors import InputError
+
 _LONGEST_HASHED = 3
 _LONGEST_MATCH = 16
 _MOST_CHECKED = 12
@@ -26,7 +28,16 @@ class Match:
 class SuffixIndex:
     """Positions of every n-gram of up to 3 tokens; longer matches are found by comparing backwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, shortest: int = 1) -> None:
+        """Args:
+        shortest: tokens that a match must have, 1 to 3; shorter n-grams are not kept.
+
+        Raises:
+            InputError: it is not that.
+        """
+        if not 1 <= shortest <= _LONGEST_HASHED:
+            raise InputError(f"The shortest match is {shortest}; it must be 1 to {_LONGEST_HASHED} tokens.")
+        self._shortest = shortest
         self._tokens: list[int] = []
         self._places: dict[tuple[int, ...], list[int]] = {}
 
@@ -36,7 +47,7 @@ class SuffixIndex:
         for token in tokens:
             text.append(token)
             end = len(text)
-            for size in range(1, min(_LONGEST_HASHED, end) + 1):
+            for size in range(self._shortest, min(_LONGEST_HASHED, end) + 1):
                 places.setdefault(tuple(text[end - size :]), []).append(end)
 
     def __len__(self) -> int:
@@ -52,7 +63,7 @@ class SuffixIndex:
         text = self._tokens
         end = len(text)
         found: dict[int, int] = {}
-        for size in range(min(_LONGEST_HASHED, end), 0, -1):
+        for size in range(min(_LONGEST_HASHED, end), self._shortest - 1, -1):
             places = self._places[tuple(text[end - size :])]
             for position in reversed(places[-1 - _MOST_CHECKED : -1]):  # the last place is the end itself
                 if position not in found:

@@ -42,10 +42,14 @@ def draft_trees(
     """Drafts level by level while the policy wants another, then lets it select."""
     roots = np.array([request.tokens[-1] for request in requests], np.int64)
     forest = Forest(roots, drafter.proposal if drafter else Proposal.POINT_MASS)
-    frontier = policy.begin(state, forest)
     levels, seconds = 0, 0.0
+    if drafter is not None and policy.takes_planted:
+        begin = perf_counter()
+        drafter.plant(requests, forest, state.depth_limits)
+        seconds += perf_counter() - begin
+    frontier = policy.begin(state, forest)
     if drafter is None or len(frontier) == 0:
-        return Draft(forest, policy.select(forest), 0, 0.0)
+        return Draft(forest, policy.select(forest), 0, seconds)
     begin = perf_counter()
     drafter.begin(requests, forest)
     seconds += perf_counter() - begin

@@ -202,15 +202,19 @@ class Engine:
 
     def _learn(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:
         """Teaches the calibration or the drafter, and tells the drafter which nodes stay."""
-        if self.drafter is None or draft.levels == 0:
+        forest = draft.forest
+        if self.drafter is None or (draft.levels == 0 and not forest.planted):
             return
-        nodes, accepted = observed_nodes(draft.forest, packed, walks)
-        if self.drafter.calibrated:
-            self.drafter.learn(draft.forest, nodes, accepted)
-        else:
+        nodes, accepted = observed_nodes(forest, packed, walks)
+        own = nodes < forest.batch + forest.planted
+        if self.drafter.calibrated or own.any():
+            mine = slice(None) if self.drafter.calibrated else own
+            self.drafter.learn(forest, nodes[mine], accepted[mine])
+        if not self.drafter.calibrated and not own.all():
             sampled = np.array([request.temperature > 0 for request in plan.decoding])
-            self.calibration.learn(draft.forest, nodes, accepted, sampled)
-        self.drafter.commit(draft.forest, packed.nodes[[row for walked in walks for row in walked.rows]])
+            self.calibration.learn(forest, nodes[~own], accepted[~own], sampled)
+        if draft.levels:
+            self.drafter.commit(forest, packed.nodes[[row for walked in walks for row in walked.rows]])
 
     def _commit(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> list[Request]:
         """Makes the accepted rows the committed end of each slot and appends the tokens."""

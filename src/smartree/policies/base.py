@@ -62,12 +62,14 @@ class Policy(Protocol):
         inspects_tokens: True if the selection depends on which tokens were drafted or on their probabilities; such
             a policy must not be used with sampled drafts (design 4).
         speculates: False if the policy never drafts.
+        takes_planted: True if it reckons with nodes that a drafter planted (`Drafter.plant`); others start from roots.
         predicted_seconds: what the cost model said of the last selection; nan without a cost model.
     """
 
     name: str
     inspects_tokens: bool
     speculates: bool
+    takes_planted: bool
     predicted_seconds: float
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
@@ -97,6 +99,7 @@ class BasePolicy:
     name = "base"
     inspects_tokens = True
     speculates = True
+    takes_planted = False
 
     def __init__(self, cost: CostModel | None = None, max_depth: int = 8) -> None:
         self.cost = cost

@@ -36,14 +36,14 @@ class Growth:
         return np.multiply.outer(paths, self.at(depth)).ravel()
 
     def observe(self, forest: Forest, expanded: Ints) -> None:
-        """Learns from the nodes that were expanded, those that got no child included."""
+        """Learns from the nodes that were expanded, those that got no child included; planted children do not count."""
         if len(expanded) == 0:
             return
         depths = forest.depth[expanded]
         levels = int(depths.max()) + 1
         self._reach(levels)
-        above = np.bincount(depths, weights=forest.path[expanded], minlength=levels)
-        below = slice(forest.batch, None)
+        above = np.bincount(depths, weights=forest.left(expanded), minlength=levels)
+        below = slice(forest.batch + forest.planted, None)
         ranks, cells = forest.rank[below], (forest.depth[below] - 1) * _RANKS + forest.rank[below]
         paths = np.where((ranks < _RANKS) & (ranks >= 0), forest.path[below], 0.0)
         mass = np.bincount(cells, weights=paths, minlength=levels * _RANKS)[: levels * _RANKS].reshape(levels, _RANKS)

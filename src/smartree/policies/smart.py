@@ -31,6 +31,7 @@ class SmartPolicy(BasePolicy):
     """
 
     name = "smart"
+    takes_planted = True
 
     def __init__(self, cost: CostModel, options: SmartOptions | None = None) -> None:
         self.options = options or SmartOptions()
@@ -71,7 +72,7 @@ class SmartPolicy(BasePolicy):
         self._expanded = []
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
-        self._choice = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
+        self._choice = self._scan_pool(forest)
         self._scouting = False
         if not self._model.draft.by_level or not self._unread.is_long(state.batch):
             return frontier
@@ -225,7 +226,7 @@ class SmartPolicy(BasePolicy):
         """
         price, row_price, pool = self.price, self._row_price(), self._pool
         now = self._worth(pool, price)
-        paths, most = forest.path[frontier], self.options.width * self.state.batch
+        paths, most = forest.left(frontier), self.options.width * self.state.batch
         thinnest = price * self._level_seconds(depth + 1, 1)
         for ahead in range(min(_LOOK_AHEAD, self.max_depth - depth)):
             children = self._growth.gains(paths, depth + ahead)

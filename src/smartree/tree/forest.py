@@ -68,13 +68,16 @@ class Forest:
     Node ids 0 .. B-1 are the roots (the last committed tokens); children follow their parents, so
     `parent[i] < i` for every node below a root. Invariants (tested): a node's request is its parent's,
     its depth one more, its path probability at most its parent's.
+
+    Nodes B .. B + planted - 1 were there before anything was decided, for nothing (`plant`).
     """
 
-    __slots__ = ("_floats", "_ints", "_size", "batch", "proposal")
+    __slots__ = ("_floats", "_ints", "_size", "batch", "planted", "proposal")
 
     def __init__(self, root_tokens: Ints, proposal: Proposal = Proposal.POINT_MASS, capacity: int = 256) -> None:
         self.batch = len(root_tokens)
         self.proposal = proposal
+        self.planted = 0
         self._size = self.batch
         capacity = max(capacity, 2 * self.batch)
         self._ints = np.zeros((6, capacity), np.int64)
@@ -153,6 +156,20 @@ class Forest:
         self.path[new] = self.path[parents] * candidates.probabilities
         self.feature[new] = candidates.features
         return np.arange(start, end)
+
+    def plant(self, candidates: Candidates) -> Ints:
+        """Adds candidates that cost nothing, before any other; returns their ids."""
+        assert len(self) == self.batch + self.planted, "planting comes before drafting"
+        self.planted += len(candidates)
+        return self.append(candidates)
+
+    def left(self, nodes: Ints) -> Floats:
+        """[n] path probability of `nodes` that none of their planted children takes."""
+        if not self.planted:
+            return self.path[nodes]
+        planted = slice(self.batch, self.batch + self.planted)
+        taken = np.bincount(self.parent[planted], weights=self.path[planted], minlength=len(self))
+        return np.maximum(self.path[nodes] - taken[nodes], 0.0)
 
     def best_first(self) -> Ints:
         """[M - B] ids of all nodes below the roots by falling path probability, parents before children.

@@ -1,0 +1,112 @@
+"""A drafter that costs levels and a lookup that is free, in one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smartree.drafters.base import BaseDrafter, Drafter, DraftRequest
+from smartree.drafters.ngram import NgramDrafter
+from smartree.errors import InputError
+from smartree.tree.forest import Candidates, Floats, Forest, Ints
+
+_SHORTEST_MATCH = 3  # tokens; what follows one or two is guessed better by any model
+_LEAST_PATH = 0.02
+_MOST_TAKEN = 0.999
+
+
+class JointDrafter(BaseDrafter):
+    """The lookup's continuations are planted before anything is decided; the other drafter's levels add to them.
+
+    A text that is quoted or edited is mostly looked up, for nothing; where the lookup has no word the tree is the other
+    drafter's alone. The two share the children of a root: what both propose is kept once, and the other drafter's
+    remaining children share the probability that the lookup leaves.
+    """
+
+    def __init__(self, levels: Drafter, lookup: NgramDrafter | None = None) -> None:
+        """Args:
+        levels: the drafter whose levels cost something.
+        lookup: None makes one that only follows matches of three tokens and more.
+
+        Raises:
+            InputError: `levels` is a lookup itself.
+        """
+        if levels.calibrated or not levels.by_level:
+            raise InputError(f"Lookup joins a model or a head, not {levels.name!r}, which looks up already.")
+        self.levels, self.lookup = levels, lookup or NgramDrafter(shortest_match=_SHORTEST_MATCH)
+        self.name, self.proposal = f"{levels.name}+{self.lookup.name}", levels.proposal
+        self.by_level, self.max_depth = levels.by_level, levels.max_depth
+        self.feature_layers = levels.feature_layers
+        self._requests: Sequence[DraftRequest] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Lookup changes no times."""
+        return self.levels.fingerprint
+
+    def fresh(self) -> JointDrafter:
+        """The same pair, having seen nothing."""
+        return JointDrafter(self.levels.fresh(), self.lookup.fresh())
+
+    def rehearsal(self, batch: int, rows: int, context: int) -> Callable[[], None] | None:
+        """A level of the drafter that has levels."""
+        return self.levels.rehearsal(batch, rows, context)
+
+    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
+        """Plants everything that the lookup finds and that is likely enough to be worth a row anywhere."""
+        self.lookup.begin(requests, forest)
+        frontier = self.lookup.found()
+        while len(frontier := frontier[forest.depth[frontier] < limits[forest.request[frontier]]]):
+            candidates = self.lookup.expand(forest, frontier)
+            likely = forest.path[candidates.parents] * candidates.probabilities >= _LEAST_PATH
+            frontier = forest.plant(candidates.take(likely))
+
+    def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
+        """Starts the step of the drafter that has levels."""
+        self.levels.begin(requests, forest)
+
+    def expand(self, forest: Forest, frontier: Ints) -> Candidates:
+        """Children by the drafter that has levels, without those that are planted already."""
+        return beside_planted(forest, self.levels.expand(forest, frontier))
+
+    def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
+        """The lookup learns from its own nodes."""
+        self.lookup.learn(forest, nodes, accepted)
+
+    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+        """Hidden states are for the drafter that has levels."""
+        self.levels.absorb(request_ids, counts, features)
+
+    def commit(self, forest: Forest, accepted: Ints) -> None:
+        """Nodes that the other drafter did not draft are news to it: it reads them with the next step."""
+        self.levels.commit(forest, accepted)
+
+    def release(self, request_id: int) -> None:
+        """Forgets a request."""
+        self.levels.release(request_id)
+        self.lookup.release(request_id)
+
+
+def beside_planted(forest: Forest, candidates: Candidates) -> Candidates:
+    """Candidates beside the planted children of their parents.
+
+    A candidate that is planted already is dropped. The others get what the planted ones leave: their probabilities are
+    scaled so that, without the dropped ones, they add up to the part of the parent's probability that is left.
+    """
+    planted = np.arange(forest.batch, forest.batch + forest.planted)
+    planted = planted[np.isin(forest.parent[planted], candidates.parents)]
+    if len(planted) == 0:
+        return candidates
+    vocabulary = int(max(forest.token[planted].max(), candidates.tokens.max(initial=0))) + 1
+    keys = candidates.parents * vocabulary + candidates.tokens
+    known = np.isin(keys, forest.parent[planted] * vocabulary + forest.token[planted])
+    size = len(forest)
+    taken = np.bincount(forest.parent[planted], weights=forest.probability[planted], minlength=size)
+    dropped = np.bincount(candidates.parents[known], weights=candidates.probabilities[known], minlength=size)
+    left = candidates.take(~known)
+    scale = (1 - np.minimum(taken, _MOST_TAKEN)) / (1 - np.minimum(dropped, _MOST_TAKEN))
+    shared: Floats = np.clip(left.probabilities * scale[left.parents], 0.0, 1.0)
+    return Candidates(left.parents, left.tokens, shared, left.ranks, left.handles, left.features)

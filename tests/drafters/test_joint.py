@@ -1,0 +1,170 @@
+"""Lookup and levels in one tree: what is planted, what is drafted beside it, who learns from what."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smartree.drafters.factory import make_drafter
+from smartree.drafters.joint import JointDrafter, beside_planted
+from smartree.drafters.model import ModelDrafter
+from smartree.drafters.ngram import NgramDrafter
+from smartree.errors import InputError
+from smartree.models.load import prepare_model
+from smartree.tree.forest import Candidates, Forest
+from tests.drafters.grown import Text
+from tests.tiny import tiny_model
+
+QUOTED = [5, 6, 7, 8, 9, 10, 11, 1, 2, 5, 6, 7]
+NEW = [20, 21, 22, 23, 24]
+
+
+def joint(lookup: NgramDrafter | None = None) -> JointDrafter:
+    target = prepare_model(tiny_model(), None, "target")
+    return JointDrafter(ModelDrafter(target, target.vocab_size, 4, 100, top_k=4), lookup)
+
+
+def planted(drafter: JointDrafter, *texts: list[int], limit: int = 50) -> tuple[list[Text], Forest]:
+    requests = [Text(index, list(text)) for index, text in enumerate(texts)]
+    forest = Forest(np.array([text.tokens[-1] for text in requests]))
+    drafter.plant(requests, forest, np.full(len(texts), limit))
+    return requests, forest
+
+
+def children(
+    parents: list[int], tokens: list[int], probabilities: list[float], ranks: list[int] | None = None
+) -> Candidates:
+    count = len(parents)
+    places = ranks if ranks is not None else list(range(count))
+    return Candidates(
+        np.array(parents, np.int64),
+        np.array(tokens, np.int64),
+        np.array(probabilities, np.float64),
+        np.array(places, np.int64),
+        np.full(count, -1),
+        np.zeros(count),
+    )
+
+
+def test_what_followed_the_same_words_is_planted_and_nothing_else() -> None:
+    _, forest = planted(joint(), NEW, QUOTED)
+    assert forest.planted == len(forest) - 2 > 3
+    below = slice(2, None)
+    assert set(forest.request[below].tolist()) == {1}
+    chain = forest.token[below][np.argsort(forest.depth[below])].tolist()
+    assert chain == QUOTED[3 : 3 + len(chain)]
+    assert forest.path.min() >= 0.02
+
+
+def test_one_or_two_equal_words_plant_nothing() -> None:
+    _, forest = planted(joint(), [1, 2, 3, 9, 1, 2])
+    assert forest.planted == 0
+    _, forest = planted(joint(NgramDrafter(shortest_match=2)), [1, 2, 3, 9, 1, 2])
+    assert forest.planted > 0
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_nothing_is_planted_deeper_than_is_of_use(limit: int) -> None:
+    _, forest = planted(joint(), QUOTED, limit=limit)
+    assert int(forest.depth.max()) == limit
+
+
+def test_levels_leave_out_what_is_planted() -> None:
+    drafter = joint()
+    requests, forest = planted(drafter, QUOTED, NEW)
+    roots = np.array([0, 1])
+    drafter.begin(requests, forest)
+    other_drafter = joint()
+    other_drafter.begin(requests, forest)
+    plain = other_drafter.levels.expand(forest, roots)
+    candidates = drafter.expand(forest, roots)
+    known = set(forest.token[(forest.parent == 0)].tolist())
+    assert known
+    mine = candidates.tokens[candidates.parents == 0].tolist()
+    assert mine == [token for token in plain.tokens[plain.parents == 0].tolist() if token not in known]
+    other = candidates.parents == 1
+    assert candidates.tokens[other].tolist() == plain.tokens[plain.parents == 1].tolist()
+    assert np.array_equal(candidates.probabilities[other], plain.probabilities[plain.parents == 1])
+
+
+def test_the_rest_shares_what_the_planted_ones_leave() -> None:
+    forest = Forest(np.array([0, 0]))
+    forest.plant(children([0, 0], [7, 8], [0.5, 0.1]))
+    drafted = children([0, 0, 0, 1], [7, 3, 4, 7], [0.6, 0.2, 0.1, 0.6], [0, 1, 2, 0])
+    left = beside_planted(forest, drafted)
+    assert left.tokens.tolist() == [3, 4, 7]
+    assert left.ranks.tolist() == [1, 2, 0]  # what the drafter thought of them, for what is learned by rank
+    assert left.probabilities.tolist() == pytest.approx([0.2 * 0.4 / 0.4, 0.1 * 0.4 / 0.4, 0.6])
+
+
+@given(st.lists(st.floats(0, 1), min_size=0, max_size=4), st.lists(st.floats(0, 1), min_size=1, max_size=6), st.data())
+def test_children_never_have_more_than_their_parent(
+    looked_up: list[float], drafted: list[float], data: st.DataObject
+) -> None:
+    forest = Forest(np.array([0]))
+    first = np.array(looked_up) / max(1.0, sum(looked_up))
+    forest.plant(children([0] * len(first), list(range(len(first))), first.tolist()))
+    second = np.array(drafted) / max(1.0, sum(drafted))
+    tokens = data.draw(st.permutations(range(8)))[: len(second)]
+    left = beside_planted(forest, children([0] * len(second), list(tokens), second.tolist()))
+    assert not set(left.tokens.tolist()) & set(range(len(first)))
+    assert float(first.sum() + left.probabilities.sum()) <= 1 + 2e-3
+    forest.append(left)
+    assert forest.left(np.array([0]))[0] == pytest.approx(max(0.0, 1 - first.sum()))
+
+
+def test_without_anything_planted_levels_are_as_ever() -> None:
+    forest = Forest(np.array([0]))
+    drafted = children([0, 0], [3, 4], [0.6, 0.2])
+    assert beside_planted(forest, drafted) is drafted
+
+
+def test_planting_comes_first() -> None:
+    forest = Forest(np.array([0]))
+    forest.append(children([0], [3], [0.6]))
+    with pytest.raises(AssertionError):
+        forest.plant(children([0], [4], [0.6]))
+
+
+def test_the_lookup_learns_and_is_forgotten_with_its_request() -> None:
+    drafter = joint()
+    requests, forest = planted(drafter, QUOTED)
+    before = forest.probability[1]
+    for _ in range(30):
+        drafter.learn(forest, np.array([1]), np.array([False]))
+    _, again = planted(drafter, QUOTED)
+    assert again.probability[1] < 0.5 * before
+    drafter.release(requests[0].id)
+    assert not drafter.lookup._texts
+
+
+def test_a_fresh_pair_has_learned_nothing() -> None:
+    drafter = joint(NgramDrafter(max_depth=3, shortest_match=2))
+    _, forest = planted(drafter, QUOTED)
+    for _ in range(30):
+        drafter.learn(forest, np.array([1]), np.array([False]))
+    fresh = drafter.fresh()
+    assert (fresh.lookup.max_depth, fresh.lookup.shortest_match) == (3, 2)
+    assert fresh.fingerprint == drafter.fingerprint == drafter.levels.fingerprint
+    _, new = planted(fresh, QUOTED)
+    assert new.probability[1] == forest.probability[1]
+    assert int(new.depth.max()) == 3
+
+
+def test_names_of_pairs() -> None:
+    target = prepare_model(tiny_model(), None, "target")
+    assert joint().name == "model+ngram"
+    with pytest.raises(InputError, match="names no drafter"):
+        make_drafter("none+ngram", target, 2, 100)
+    with pytest.raises(InputError, match="looks up already"):
+        make_drafter("ngram+ngram", target, 2, 100)
+    with pytest.raises(InputError, match="looks up already"):
+        JointDrafter(NgramDrafter())
+
+
+@pytest.mark.parametrize("shortest", [0, 4])
+def test_matches_have_one_to_three_tokens_at_least(shortest: int) -> None:
+    with pytest.raises(InputError, match="1 to 3"):
+        planted(joint(NgramDrafter(shortest_match=shortest)), QUOTED)
