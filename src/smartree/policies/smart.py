@@ -7,10 +7,10 @@ import numpy as np
 from smartree.cost.model import CostModel
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
 from smartree.policies.growth import Growth, best_width
+from smartree.policies.level_costs import LevelCosts
 from smartree.policies.price import Price, Savings
 from smartree.policies.scan import Choice, by_width, falling, likeliest, likeliest_per_group, scan, scan_capped
 from smartree.policies.smart_options import SmartOptions
-from smartree.policies.unread import Unread
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
@@ -37,19 +37,17 @@ class SmartPolicy(BasePolicy):
         self.options = options or SmartOptions()
         super().__init__(cost, self.options.max_depth)
         self._model = cost
-        self._drafting_costs = cost.draft.by_level or cost.draft.seconds_per_step > 0
+        self._levels = LevelCosts(cost)
         self._running_price = Price()
         self._growth = Growth()
         self._looks = Savings(self.options.explore_share)
         self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
-        self._draft_seconds = self._modelled_draft = 0.0
         self._plain_seconds = 1.0
         self._choice = Choice(0, 0.0, 1.0)
         self._pool = self._verify = np.empty(0)
         self._expanded: list[Ints] = []
         self._last_count = 0
-        self._unread, self._usual = Unread(), False
-        self._scouting, self._waiting = False, 0
+        self._waiting = 0
 
     @property
     def price(self) -> float:
@@ -68,13 +66,12 @@ class SmartPolicy(BasePolicy):
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step from plain decoding: no node, nothing drafted."""
         frontier = super().begin(state, forest)
-        self._draft_seconds = self._modelled_draft = 0.0
+        self._levels.begin(state.batch)
         self._expanded = []
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = self._scan_pool(forest)
-        self._scouting = False
-        if not self._model.draft.by_level or not self._unread.is_long(state.batch):
+        if not self._model.draft.by_level or not self._levels.unread.is_long(state.batch):
             return frontier
         return self._beginners(forest, frontier)
 
@@ -84,15 +81,15 @@ class SmartPolicy(BasePolicy):
         """
         if self.state.extra_tokens > self.options.prompt_tokens:
             return roots[:0]
-        batch, unread = self.state.batch, self._unread
+        batch, levels = self.state.batch, self._levels
         self._waiting -= 1
         if self._waiting <= 0:
             self._waiting = _STEPS_BETWEEN_QUESTIONS
-            reading = self._reading_seconds(unread.rows) - self._reading_seconds(unread.usual(batch))
-            if self._level_pays(forest, roots, 0, self._level_seconds(0, len(roots)) + reading / _STEPS_TO_REPAY):
+            reading = levels.reading(levels.unread.rows) - levels.reading(levels.unread.usual(batch))
+            if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / _STEPS_TO_REPAY):
                 return roots
-        self._scouting = True
-        return roots[: unread.scouts(batch)] if self._looks.seconds >= self._level_seconds(0, 1) else roots[:0]
+        levels.scouting = True
+        return roots[: levels.unread.scouts(batch)] if self._looks.seconds >= levels.of(0, 1) else roots[:0]
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
@@ -101,14 +98,13 @@ class SmartPolicy(BasePolicy):
         depth = int(forest.depth[frontier[-1]])
         if depth > 0 and self.state.extra_tokens > self.options.prompt_tokens:
             return False
-        seconds = self._level_seconds(depth, len(frontier))
+        seconds = self._levels.of(depth, len(frontier))
         savings = self._deeper_looks if depth else self._looks
-        pays = seconds == 0 or (not self._scouting and self._level_pays(forest, frontier, depth, seconds))
+        pays = seconds == 0 or (not self._levels.scouting and self._level_pays(forest, frontier, depth, seconds))
         if not pays and not savings.pay(seconds):
             return False
-        self._draft_seconds += seconds
-        self._modelled_draft += self._modelled_level(depth, len(frontier))
-        if self._drafting_costs:  # free levels are always wanted: nothing to learn
+        self._levels.add(depth, len(frontier))
+        if not self._levels.free:  # free levels are always wanted: nothing to learn
             self._expanded.append(frontier)
         return True
 
@@ -143,12 +139,12 @@ class SmartPolicy(BasePolicy):
         spent = float(self._step_seconds(self._carried(outcome.forest, outcome.selected))[-1])
         spent += self._uneven_seconds
         plain = self._plain_seconds
-        one_look = max(plain, self._level_seconds(0, self.state.batch))
+        one_look = max(plain, self._levels.of(0, self.state.batch))
         self._looks.save(spent, one_look)
         self._deeper_looks.save(spent, one_look)
         if outcome.state.extra_tokens == 0:
             self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
-        self._learn_drafting(outcome)
+        self._levels.learn(outcome, self._uneven_seconds)
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
@@ -171,7 +167,7 @@ class SmartPolicy(BasePolicy):
 
     def _step_seconds(self, nodes: int) -> Floats:
         """[nodes + 1] modelled seconds of this step with 0, 1, ... `nodes` nodes verified, drafting included."""
-        return self._passes(nodes) + (self._model.overhead + self._draft_seconds)
+        return self._passes(nodes) + (self._model.overhead + self._levels.seconds)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for: padding too, if the engine pads."""
@@ -179,44 +175,6 @@ class SmartPolicy(BasePolicy):
             return len(selected)
         widths = np.bincount(forest.request[selected], minlength=1)
         return self.state.batch * int(widths.max())
-
-    def _level_seconds(self, depth: int, width: int) -> float:
-        """What a level adds to the step: the drafter's time as corrected by the clock, and what goes with it."""
-        modelled = self._modelled_level(depth, width)
-        return self._model.drafting.level(modelled) if self._model.draft.by_level else modelled
-
-    def _modelled_level(self, depth: int, width: int) -> float:
-        """The drafter's time by the profile; the first level also reads what was committed since the last one."""
-        draft, scale = self._model.draft, self._model.refinement.scale
-        if draft.by_level:
-            if depth == 0:
-                return self._reading_seconds(max(width, self._backlog()))
-            return scale * draft.level_seconds(self.state.batch, width)
-        return scale * draft.seconds_per_step if depth == 0 else 0.0
-
-    def _reading_seconds(self, rows: int) -> float:
-        return self._model.refinement.scale * self._model.draft.level_seconds(self.state.batch, rows)
-
-    def _backlog(self) -> int:
-        """Rows that the first level reads; where all requests begin, a long backlog has been asked about before."""
-        batch, unread = self.state.batch, self._unread
-        return unread.of_scouts(batch) if self._scouting else min(unread.rows, unread.usual(batch))
-
-    def _learn_drafting(self, outcome: StepOutcome) -> None:
-        """Lets the cost model compare what drafting cost with the clock.
-
-        Only steps that follow another one with drafts say what a level costs: others read more. What requests bring
-        that joined between the two does count: as long as it speculates, the drafter has to read all of it.
-        """
-        usual, drafted = self._usual, bool(self._expanded)
-        self._usual = drafted and not self._scouting
-        self._unread.update(outcome.state.batch, outcome.tokens, drafted, self._scouting)
-        timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
-        if timed and (usual or not drafted):
-            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
-            # Whether a level pays is asked of path probabilities alone: that trees come out uneven is part of its cost.
-            rest += self._uneven_seconds
-            self._model.drafting.observe(len(self._expanded), self._modelled_draft, outcome.draft_seconds, rest)
 
     def _level_pays(self, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
         """True if drafting on, for one level or several, is expected to be worth its time.
@@ -227,7 +185,7 @@ class SmartPolicy(BasePolicy):
         price, row_price, pool = self.price, self._row_price(), self._pool
         now = self._worth(pool, price)
         paths, most = forest.left(frontier), self.options.width * self.state.batch
-        thinnest = price * self._level_seconds(depth + 1, 1)
+        thinnest = price * self._levels.of(depth + 1, 1)
         for ahead in range(min(_LOOK_AHEAD, self.max_depth - depth)):
             children = self._growth.gains(paths, depth + ahead)
             pool = np.sort(np.concatenate([pool, children]))
@@ -237,7 +195,7 @@ class SmartPolicy(BasePolicy):
             if np.maximum(children - row_price, 0.0).sum() <= thinnest:
                 return False
             paths = children if len(children) <= most else np.partition(children, -most)[-most:]
-            seconds += self._level_seconds(depth + ahead + 1, len(paths))
+            seconds += self._levels.of(depth + ahead + 1, len(paths))
         return False
 
     def _worth(self, pool: Floats, price: float) -> float:
@@ -314,7 +272,7 @@ class SmartPolicy(BasePolicy):
         if len(nodes) == 0:
             return nodes
         rates, row_price = self._growth.at(int(forest.depth[nodes[0]])), self._row_price()
-        thinnest, deeper = self._level_seconds(1, 1), self._deeper_looks.seconds
+        thinnest, deeper = self._levels.of(1, 1), self._deeper_looks.seconds
         brought = np.maximum(np.multiply.outer(paths, rates) - row_price, 0.0).sum()
         if brought <= self.price * thinnest and deeper < thinnest:
             return nodes[:0]

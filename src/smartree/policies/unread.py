@@ -21,6 +21,7 @@ class Unread:
     def __init__(self) -> None:
         self.rows = 0
         self.scout_rows = 0.0
+        self._behind = False
 
     @staticmethod
     def usual(batch: int) -> int:
@@ -37,10 +38,11 @@ class Unread:
         return self.scouts(batch) * (1 + min(int(self.scout_rows), _MOST_OF_A_SCOUT))
 
     def is_long(self, batch: int) -> bool:
-        """True if there is more to read than usual: the step before had no drafts for everybody."""
-        return self.rows > self.usual(batch)
+        """True if there is more to read than usual, as the step before had no drafts for everybody."""
+        return self._behind and self.rows > self.usual(batch)
 
     def update(self, batch: int, tokens: int, drafted: bool, scouting: bool) -> None:
         """Adds a step's tokens to what its drafts left unread."""
-        self.rows = tokens + (0 if drafted and not scouting else self.rows)
+        self._behind = not drafted or scouting
+        self.rows = tokens + (self.rows if self._behind else 0)
         self.scout_rows = tokens / max(batch, 1) + (0.0 if drafted else self.scout_rows)

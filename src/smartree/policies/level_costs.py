@@ -1,0 +1,81 @@
+"""What the levels of a step cost: the drafter's time by the profile, corrected by the clock."""
+
+from __future__ import annotations
+
+from smartree.cost.model import CostModel
+from smartree.policies.base import StepOutcome
+from smartree.policies.unread import Unread
+
+
+class LevelCosts:
+    """Prices levels, adds up those of the step, and learns from what they really took.
+
+    Attributes:
+        unread: what the drafter has still to read.
+        scouting: True if this step's first level is for the scouts only.
+        seconds: modelled seconds of this step's levels so far.
+        count: of this step's levels so far.
+        free: True if drafting costs nothing.
+    """
+
+    def __init__(self, model: CostModel) -> None:
+        """Args:
+        model: the costs of the setup.
+        """
+        self._model = model
+        self.free = not model.draft.by_level and model.draft.seconds_per_step == 0
+        self.unread = Unread()
+        self._batch, self._usual = 1, False
+        self.begin(1)
+
+    def begin(self, batch: int) -> None:
+        """Starts a step of `batch` requests."""
+        self._batch = batch
+        self.scouting, self.count = False, 0
+        self.seconds = self._modelled = 0.0
+
+    def add(self, depth: int, width: int) -> None:
+        """Counts a level below nodes at `depth`, `width` of them."""
+        self.count += 1
+        self.seconds += self.of(depth, width)
+        self._modelled += self._by_profile(depth, width)
+
+    def of(self, depth: int, width: int) -> float:
+        """Seconds that a level adds to the step: the drafter's, and what goes with it."""
+        modelled = self._by_profile(depth, width)
+        return self._model.drafting.level(modelled) if self._model.draft.by_level else modelled
+
+    def reading(self, rows: int) -> float:
+        """Seconds of a level that reads so many committed tokens."""
+        return self._model.refinement.scale * self._model.draft.level_seconds(self._batch, rows)
+
+    def _by_profile(self, depth: int, width: int) -> float:
+        """The drafter's time; the first level also reads what was committed since the last one."""
+        draft, scale = self._model.draft, self._model.refinement.scale
+        if not draft.by_level:
+            return scale * draft.seconds_per_step if depth == 0 else 0.0
+        return self.reading(width if depth else max(width, self._backlog()))
+
+    def _backlog(self) -> int:
+        """Rows that the first level reads; where all requests begin, a long backlog has been asked about before."""
+        batch, unread = self._batch, self.unread
+        return unread.of_scouts(batch) if self.scouting else min(unread.rows, unread.usual(batch))
+
+    def learn(self, outcome: StepOutcome, uneven_seconds: float) -> None:
+        """Lets the cost model compare what drafting cost with the clock.
+
+        Only steps that follow another one with drafts say what a level costs: others read more. What requests bring
+        that joined between the two does count: as long as it speculates, the drafter has to read all of it.
+
+        Args:
+            outcome: the step.
+            uneven_seconds: that its pass took longer as its trees were uneven. Whether a level pays is asked of path
+                probabilities alone, so this is part of a level's cost.
+        """
+        usual, drafted = self._usual, self.count > 0
+        self._usual = drafted and not self.scouting
+        self.unread.update(outcome.state.batch, outcome.tokens, drafted, self.scouting)
+        timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
+        if timed and (usual or not drafted):
+            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds + uneven_seconds
+            self._model.drafting.observe(self.count, self._modelled, outcome.draft_seconds, rest)
