@@ -16,7 +16,8 @@ class EngineConfig:
 
     Attributes:
         model: "demo", a folder, or a Hugging Face id.
-        drafter: "auto", "ngram", "none", or a head or model (folder or id) that drafts for the target.
+        drafter: "auto", "head", "ngram", "none", or a head or model (folder or id) that drafts for the target, with
+            "+ngram" behind it if lookup is to join.
         policy: name of a policy of smartree.policies.
         dtype: element type of weights and cache; "auto" takes the checkpoint's on CUDA and bfloat16 on a CPU.
         device: "auto", "cpu", "cuda" or "cuda:N".

@@ -36,6 +36,11 @@ def test_lookup_joins_a_model_by_name(tmp_path: Path) -> None:
     assert isinstance(drafter.lookup, NgramDrafter)
 
 
+def test_a_head_that_does_not_come_along_is_refused() -> None:
+    with pytest.raises(InputError, match="smartree train"):
+        make_drafter("head", loaded(), 2, 100)
+
+
 def test_no_drafter_by_name() -> None:
     assert make_drafter("none", loaded(), 2, 100) is None
 

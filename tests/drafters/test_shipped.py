@@ -50,3 +50,4 @@ def test_the_demo_model_has_a_head_of_at_most_15_megabytes(demo_llm: object) -> 
     assert isinstance(drafter, JointDrafter)
     assert isinstance(drafter.levels, Eagle3Drafter)
     assert drafter.feature_layers == (2, 15, 27)
+    assert isinstance(make_drafter("head", target, 2, 100), Eagle3Drafter)

@@ -14,8 +14,9 @@ Drafter = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help='"auto" (the head that comes with the package, else ngram), "ngram" (looks the text up), "none", or an '
-        "EAGLE-3 head or draft model (folder or id).",
+        help='"auto" (the head that comes with the package, lookup joined, else ngram), "head" (that head alone), '
+        '"ngram" (looks the text up), "none", or an EAGLE-3 head or draft model (folder or id; NAME+ngram joins '
+        "lookup).",
         rich_help_panel=_MODEL,
     ),
 ]

@@ -23,13 +23,13 @@ _AND_LOOKUP = "+ngram"
 
 def make_drafter(name: str, target: LoadedModel, slots: int, window: int) -> Drafter | None:
     """ "auto" takes the head that comes with the package for this very model and joins lookup to it; for other models
-    it is "ngram", which looks the text up.
+    it is "ngram", which looks the text up. "head" is the head that comes with the package alone.
 
     "none" drafts nothing; anything else is the folder or id of a model or an EAGLE-3 head, with "+ngram" behind it if
     lookup is to join.
 
     Raises:
-        InputError: the draft model cannot be loaded or has another vocabulary.
+        InputError: the draft model cannot be loaded or has another vocabulary, or there is no head for the target.
     """
     if name == "none":
         return None
@@ -40,10 +40,13 @@ def make_drafter(name: str, target: LoadedModel, slots: int, window: int) -> Dra
         if levels is None:
             raise InputError(f"{name!r} names no drafter for lookup to join; ngram alone is --drafter ngram.")
         return JointDrafter(levels)
-    folder = shipped_head(target) if name == "auto" else None
-    if folder is not None:
-        head = LoadedHead(read_checkpoint(folder), target, folder.name)
-        return JointDrafter(Eagle3Drafter(head, slots, window))
+    if name in ("auto", "head"):
+        folder = shipped_head(target)
+        if folder is not None:
+            head = Eagle3Drafter(LoadedHead(read_checkpoint(folder), target, folder.name), slots, window)
+            return JointDrafter(head) if name == "auto" else head
+        if name == "head":
+            raise InputError(f"No head for {target.name!r} comes with smartree; train one with `smartree train`.")
     if name in ("auto", "ngram"):
         return NgramDrafter()
     folder = head_folder(name)

@@ -58,8 +58,9 @@ class LLM:
         """Args:
             model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
             tokenizer: of a model in memory.
-            drafter: "auto" (the head that comes with the package for this model, else lookup), "ngram" (lookup),
-                "none", an EAGLE-3 head or a draft model (folder or id), a draft model in memory, or an own drafter.
+            drafter: "auto" (the head that comes with the package for this model, lookup joined, else lookup alone),
+                "head" (that head alone), "ngram" (lookup), "none", an EAGLE-3 head or a draft model (folder or id;
+                "NAME+ngram" joins lookup), a draft model in memory, or an own drafter.
             policy: "smart", "none", "paper", "eagle2", or an own policy.
             dtype: "auto", "bfloat16", "float16", "float32" or "float64".
             device: "auto", "cpu", "cuda" or "cuda:N".
