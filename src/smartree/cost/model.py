@@ -60,7 +60,8 @@ class CostModel:
         self, batch: int, tokens: NDArray[np.int64] | int, width: NDArray[np.int64] | int, context: int
     ) -> Floats:
         """Seconds to add to `verify` if the widest request has `width` of the rows, root included."""
-        return self.refinement.scale * self.padding.of(batch * np.asarray(width) - tokens, context)
+        places = np.asarray(batch * np.asarray(width) - tokens, np.int64)
+        return self.refinement.scale * self.padding.of(places, context)
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""

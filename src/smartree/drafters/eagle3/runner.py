@@ -148,9 +148,10 @@ class HeadRunner:
         attentions, rows = self.loaded.attentions, len(tokens)
 
         def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            real = (part[:, :, :rows] for part in (query, key, value))
-            mixed = packed_attention(attentions[layer], *real, None, smartree=packed)[0]
-            return mixed if rows == query.shape[2] else pad(mixed, (0, 0, 0, 0, 0, query.shape[2] - rows))
+            more = query.shape[2] - rows
+            query, key, value = query[:, :, :rows], key[:, :, :rows], value[:, :, :rows]
+            mixed = packed_attention(attentions[layer], query, key, value, None, smartree=packed)[0]
+            return pad(mixed, (0, 0, 0, 0, 0, more)) if more else mixed
 
         embeddings = self._rounded(self.loaded.embed(torch.from_numpy(tokens).to(self.loaded.device)))
         rotation = self._rotary(self._rounded(packed.positions))

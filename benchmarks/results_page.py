@@ -1,0 +1,156 @@
+"""The tables of docs/results.md, from what `smartree bench` wrote; the text around them is written by hand.
+
+Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json FLOAT32.json JOINED.json
+
+GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none, eagle2 and smart at
+temperature 1; FLOAT32 every policy; JOINED none and smart with lookup joined to the head. What stands between the
+markers in docs/results.md is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+Row = dict[str, Any]
+Line = tuple[str, str, str, bool]
+PAGE = Path(__file__).parent.parent / "docs" / "results.md"
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+
+
+def rows_of(file: str) -> list[Row]:
+    """The rows of a bench."""
+    rows: list[Row] = json.loads(Path(file).read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def of(rows: Iterable[Row], policy: str) -> dict[tuple[str, float, int], Row]:
+    """A policy's rows by suite, temperature and batch."""
+    return {(row["suite"], row["temperature"], row["batch"]): row for row in rows if row["policy"] == policy}
+
+
+def geometric(values: Iterable[float]) -> float:
+    """Geometric mean."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join(["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *body])
+
+
+def aims(greedy: list[Row], sampled: list[Row], exact: list[Row]) -> str:
+    """The aims, what was measured, and whether they are met."""
+    lines = [*speed_aims(greedy), *bound_aims(greedy, sampled)]
+    errors = [row["step_error"] for row in greedy + sampled if row["step_error"] is not None]
+    error = median(errors)
+    spread = f"{error:.1%} (rows {min(errors):.1%} to {max(errors):.1%})"
+    lines.append(("predicted against measured pass, median error", "<= 5%", spread, error <= 0.05))
+    same, everything = sum(row["identical_prompts"] for row in exact), sum(row["prompts"] for row in exact)
+    lines.append(("`identical_to_none` in float32", "all", f"{same} of {everything} outputs", same == everything))
+    marked = [(name, aim, value, "yes" if met else "**no**") for name, aim, value, met in lines]
+    return table(("figure", "aim", "measured", "met"), marked)
+
+
+def speed_aims(greedy: list[Row]) -> list[Line]:
+    """What the head and `smart` should reach."""
+    eagle, smart = of(greedy, "eagle2"), of(greedy, "smart")
+    tau = mean(row["tau"] for row in eagle.values())
+    lines = [("tau of the head, `eagle2` 60/7/10, T=0, mean of the suites", ">= 2.5", f"{tau:.2f}", tau >= 2.5)]
+    for batch, wanted in ((1, 1.35), (4, 1.15), (8, 1.03), (16, 1.0)):
+        value = geometric(row["speedup"] for key, row in smart.items() if key[2] == batch)
+        name = f"SR of `smart` at batch {batch}, T=0, mean of the suites"
+        lines.append((name, f">= {wanted}", f"{value:.3f}", value >= wanted))
+    gain = geometric(smart[key]["speedup"] / eagle[key]["speedup"] for key in eagle)
+    return [*lines, ("`smart` / `eagle2`, mean", ">= 1.2", f"{gain:.2f}", gain >= 1.2)]
+
+
+def bound_aims(greedy: list[Row], sampled: list[Row]) -> list[Line]:
+    """What `smart` should never fall below."""
+    smart, oracle = of(greedy, "smart"), of(greedy, "oracle")
+    against = {key: smart[key]["speedup"] / oracle[key]["speedup"] for key in oracle}
+    speed = {key: row["speedup"] for key, row in (smart | of(sampled, "smart")).items()}
+    names = ("`smart` / `oracle`, every batch and suite", "`smart` / `none`, every batch, suite and temperature")
+    lines = []
+    for name, values, bound in zip(names, (against, speed), (0.98, 0.99), strict=True):
+        low = min(values, key=lambda key: values[key])
+        met = sum(value >= bound for value in values.values())
+        text = f"{values[low]:.3f} ({low[0]}, T={low[1]:g}, batch {low[2]}) to {max(values.values()):.3f}, "
+        text += f"mean {geometric(values.values()):.3f}; {met} of {len(values)}"
+        lines.append((name, f">= {bound}", text, met == len(values)))
+    return lines
+
+
+def speeds(rows: list[Row], policies: Sequence[str]) -> str:
+    """SR (and tau) by suite, policy and batch."""
+    batches = sorted({row["batch"] for row in rows})
+    lines = []
+    for suite in dict.fromkeys(row["suite"] for row in rows):
+        for policy in policies:
+            mine = {row["batch"]: row for row in rows if (row["suite"], row["policy"]) == (suite, policy)}
+            cells = (f"{mine[batch]['speedup']:.2f} ({mine[batch]['tau']:.2f})" for batch in batches)
+            lines.append((suite, f"`{policy}`", *cells))
+    for policy in policies:
+        own = [row for row in rows if row["policy"] == policy]
+        means = [geometric(row["speedup"] for row in own if row["batch"] == batch) for batch in batches]
+        lines.append(("**mean**", f"`{policy}`", *(f"**{value:.2f}**" for value in means)))
+    return table(("suite", "policy", *(f"batch {batch}" for batch in batches)), lines)
+
+
+def chosen(rows: list[Row]) -> str:
+    """The trees that the oracle chose."""
+    batches, found = sorted({row["batch"] for row in rows}), of(rows, "oracle")
+    suites = dict.fromkeys(row["suite"] for row in rows)
+    lines = [(suite, *(str(found[suite, 0.0, batch]["chosen"]) for batch in batches)) for suite in suites]
+    return table(("oracle's tree", *(f"batch {batch}" for batch in batches)), lines)
+
+
+def steps(rows: list[Row]) -> str:
+    """What a step of `smart` consists of."""
+    names = {
+        "rows verified": "verified_tokens_per_step",
+        "levels drafted": "draft_levels_per_step",
+        "pass measured, ms": "step_ms_measured",
+        "pass predicted, ms": "step_ms_predicted",
+        "drafter, ms": "draft_ms_per_step",
+        "policy, ms": "policy_ms_per_step",
+        "bookkeeping with the policy, ms": "bookkeeping_ms_per_step",
+    }
+    batches, own = sorted({row["batch"] for row in rows}), [row for row in rows if row["policy"] == "smart"]
+    lines = [
+        (label, *(f"{mean(row[name] for row in own if row['batch'] == batch):.2f}" for batch in batches))
+        for label, name in names.items()
+    ]
+    return table(("`smart`, means of the suites", *(f"batch {batch}" for batch in batches)), lines)
+
+
+def main(files: Sequence[str]) -> None:
+    """Writes the tables into the page."""
+    greedy, sampled, exact, joined = (rows_of(file) for file in files)
+    parts = {
+        "Aims": aims(greedy, sampled, exact),
+        "Speedup over plain decoding at T=0, tau in brackets": speeds(greedy, ("smart", "oracle", "paper", "eagle2"))
+        + "\n\n"
+        + chosen(greedy),
+        "At T=1": speeds(sampled, ("smart", "eagle2")),
+        "With lookup joined, T=0": speeds(joined, ("smart",)),
+        "Where a step's time goes": steps(greedy),
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN, 1)
+    tail = rest.split(END, 1)[1]
+    tables = "\n\n".join(f"## {name}\n\n{part}" for name, part in parts.items())
+    PAGE.write_text(f"{head}{BEGIN}\n\n{tables}\n\n{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        raise SystemExit(__doc__)
+    main(sys.argv[1:])
