@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +102,19 @@ class SlotCache:
         self.rows = grown
         self._views = self._layer_views()
 
-    def write_index(self, slots: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) -> WriteIndex:
+    def write_index(self, slots: Sequence[int], starts: ArrayLike, sizes: ArrayLike) -> WriteIndex:
         """Where N new rows go: request i writes rows starts[i] .. starts[i] + sizes[i] - 1 of slots[i]."""
         heads, rows, dim = self.shape.kv_heads, self.rows, self.shape.head_dim
-        slot = torch.repeat_interleave(torch.tensor(slots), torch.tensor(sizes))
-        row = torch.cat([torch.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)])
-        blocks = torch.arange(heads)[:, None] + slot * heads  # [kv_heads, N]
-        flat = (blocks * rows + row).flatten().to(self.device)
+        # numpy: a dozen small operations in every pass, of which each takes torch several times as long.
+        counts, begins = np.asarray(sizes), np.asarray(starts)
+        before = np.cumsum(counts) - counts
+        row = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
+        blocks = np.arange(heads)[:, None] + np.repeat(np.asarray(slots) * heads, counts)  # [kv_heads, N]
+        flat = torch.from_numpy((blocks * rows + row).ravel()).to(self.device)
         if not self.transposed:
             return WriteIndex(flat, None)
-        elements = (blocks[:, :, None] * dim + torch.arange(dim)) * rows + row[:, None]
-        return WriteIndex(flat, elements.flatten())
+        elements = (blocks[:, :, None] * dim + np.arange(dim)) * rows + row[:, None]
+        return WriteIndex(flat, torch.from_numpy(elements.ravel()).to(self.device))
 
     def write(self, layer: int, index: WriteIndex, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Stores new rows; keys and values are `[1, kv_heads, N, head_dim]`."""

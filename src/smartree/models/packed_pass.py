@@ -137,7 +137,7 @@ class PackedPass:
         cached = np.concatenate([group.cached for group in groups])
         base = np.concatenate([group.base for group in groups])
         sizes = np.concatenate([group.sizes for group in groups])
-        self.index = cache.write_index(slots, cached.tolist(), sizes.tolist())
+        self.index = cache.write_index(slots, cached, sizes)
         depths = np.concatenate([group.depths for group in groups])
         self.positions = torch.from_numpy(np.repeat(base, sizes) + depths).to(device)
         self.rows = int(sizes.sum())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.functional import pad
+from torch.nn.functional import embedding, pad
 
 from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
 from smartree.drafters.eagle3.head import Eagle3Head, Rotary
@@ -70,9 +70,10 @@ class LoadedHead:
             prepack_linears(head)
         return head
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+    def embed(self, tokens: NDArray[np.int64]) -> torch.Tensor:
         """[N] token ids -> [N, H]; padding of the target's vocabulary that the head does not know becomes token 0."""
-        return self._embeddings[torch.where(tokens < len(self._embeddings), tokens, 0)]
+        known = np.where(tokens < len(self._embeddings), tokens, 0)
+        return embedding(torch.from_numpy(known).to(self.device), self._embeddings)
 
 
 def output_rows(target: LoadedModel) -> torch.Tensor:
@@ -153,7 +154,7 @@ class HeadRunner:
             mixed = packed_attention(attentions[layer], query, key, value, None, smartree=packed)[0]
             return pad(mixed, (0, 0, 0, 0, 0, more)) if more else mixed
 
-        embeddings = self._rounded(self.loaded.embed(torch.from_numpy(tokens).to(self.loaded.device)))
+        embeddings = self.loaded.embed(np.pad(tokens, (0, self._missing(rows))))
         rotation = self._rotary(self._rounded(packed.positions))
         states, normed = self.loaded.head(embeddings[None], self._rounded(features)[None], rotation, attend)
         return states[0, :rows], normed[0, :rows]
@@ -169,10 +170,14 @@ class HeadRunner:
         On the CPU every new number of rows lets oneDNN make a kernel for each product, which takes twice as long as a
         level does; a few rows more cost a hundredth.
         """
-        if self.loaded.device.type != "cpu":
-            return rows
-        missing = -len(rows) % (_FEW_ROWS if len(rows) <= _MANY_ROWS else _MANY_ROWS)
+        missing = self._missing(rows.shape[0])
         return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
+
+    def _missing(self, rows: int) -> int:
+        """Rows of zeros behind so many rows."""
+        if self.loaded.device.type != "cpu":
+            return 0
+        return -rows % (_FEW_ROWS if rows <= _MANY_ROWS else _MANY_ROWS)
 
     @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
