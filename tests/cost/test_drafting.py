@@ -42,6 +42,21 @@ def test_one_slow_moment_changes_little() -> None:
     assert cost.level(0.002) < 1.2 * before
 
 
+def test_one_slow_step_does_not_end_speculation_before_it_was_tried() -> None:
+    # The profile's word counts as four steps, and the first step is an outlier like any other.
+    cost = DraftingCost()
+    cost.observe(1, 0.002, 1.0, 0.001)
+    assert cost.scale == pytest.approx((4 + 3) / 5)
+    assert cost.seconds_per_level == pytest.approx(0.001 / 5)
+
+
+def test_the_first_steps_are_averaged_with_the_profile() -> None:
+    cost = DraftingCost()
+    for _ in range(6):
+        cost.observe(1, 0.002, 0.004, 0.0)
+    assert cost.scale == pytest.approx((4 * 1 + 6 * 2) / 10)
+
+
 def test_a_change_is_followed() -> None:
     cost = DraftingCost()
     for measured in (0.002, 0.004):

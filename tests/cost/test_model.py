@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from smartree.cost import CostModel, CostPoint, CostTable
+from smartree.cost.padding import PaddingCost
 
 TABLE = CostTable([CostPoint(2, 2, 0, 1.0), CostPoint(2, 10, 0, 5.0)])
 
@@ -61,6 +62,41 @@ def test_contexts_are_answered_apart() -> None:
     short, long = model.autoregressive(1, 32), model.autoregressive(1, 1032)
     assert (short, long) == pytest.approx((2 * 1.032, 2 * 2.032), rel=0.02)
     assert model.autoregressive(1, 32) == short
+
+
+def test_without_a_padding_cost_uneven_trees_cost_what_their_rows_do() -> None:
+    model = CostModel(TABLE)
+    assert model.padding.free
+    np.testing.assert_array_equal(model.unevenness(2, np.array([3, 4, 7]), np.array([2, 3, 6]), 0), np.zeros(3))
+
+
+def test_unevenness_is_what_the_rows_of_padding_cost() -> None:
+    model = CostModel(TABLE, padding=PaddingCost(0.5, 1e-3))
+    tokens, widths = np.array([2, 3, 4, 4, 7]), np.array([1, 2, 2, 3, 6])
+    seconds = model.unevenness(2, tokens, widths, 100)
+    np.testing.assert_allclose(seconds, [0.0, 0.5 + 0.1, 0.0, 0.5 + 0.2, 0.5 + 0.5])
+    assert float(model.unevenness(2, 7, 6, 100)) == pytest.approx(1.0)
+
+
+def test_unevenness_follows_the_clock() -> None:
+    model = CostModel(TABLE, padding=PaddingCost(0.5, 1e-3))
+    for step in range(100):
+        tokens = 2 + step % 9
+        model.observe(2, tokens, 0, 1.7 * float(TABLE.seconds(2, tokens, 0)))
+    assert float(model.unevenness(2, 3, 2, 100)) == pytest.approx(1.7 * 0.6, rel=0.02)
+    assert float(model.unevenness(2, 4, 2, 100)) == 0.0
+
+
+def test_padding_is_not_blamed_on_the_size_of_the_pass() -> None:
+    padding = PaddingCost(0.5, 1e-2)
+    aware, unaware = CostModel(TABLE, padding=padding), CostModel(TABLE, padding=padding)
+    for step in range(200):
+        tokens, width = (6, 5) if step % 2 else (4, 2)  # four rows of padding, or none
+        seconds = float(TABLE.seconds(2, tokens, 0)) + float(padding.of(2 * width - tokens, 0))
+        aware.observe(2, tokens, 0, seconds, width)
+        unaware.observe(2, tokens, 0, seconds)
+    np.testing.assert_allclose(aware.verify(2, np.arange(2, 11), 0), TABLE.seconds(2, np.arange(2, 11), 0), rtol=1e-9)
+    assert float(unaware.verify(2, 6, 0)) > 1.2 * float(TABLE.seconds(2, 6, 0))
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

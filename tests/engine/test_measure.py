@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,16 @@ from smartree.cost.profile import Profile
 from smartree.drafters.factory import model_drafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.engine import llm as llm_module
-from smartree.engine.measure import device_name, grid, measure, profile_key, profile_path
+from smartree.engine import measure as measure_module
+from smartree.engine.measure import (
+    _time_rounds,
+    device_name,
+    grid,
+    measure,
+    profile_key,
+    profile_path,
+    uneven_shapes,
+)
 from smartree.errors import ProfileMismatchError
 from smartree.models.load import LoadedModel, prepare_model
 from tests.tiny import flat_profile, tiny_model
@@ -58,6 +68,102 @@ def test_every_point_of_the_grid_is_measured(target: LoadedModel) -> None:
     assert 0 < profile.seconds < 60
     cost = profile.cost_model()
     assert 0 < cost.autoregressive(2, 100) < 5
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 12, 16, 64])
+@pytest.mark.parametrize("window", [100, 4096])
+def test_uneven_shapes_have_padding_and_fit(most: int, window: int) -> None:
+    shapes = uneven_shapes(most, window)
+    assert len(shapes) == len(set(shapes))
+    assert bool(shapes) == (most > 1)  # one request has nobody to be uneven with
+    measured = {(batch, context) for batch, _, context in grid(most, window)}
+    for sizes, context in shapes:
+        assert (len(sizes), context) in measured  # what they take longer is told from even passes
+        assert 1 == min(sizes) < max(sizes) <= 64
+        assert context + max(sizes) <= window
+    if most > 1:
+        assert most in {len(sizes) for sizes, _ in shapes}
+        places = [len(sizes) * max(sizes) - sum(sizes) for sizes, _ in shapes]
+        assert max(places) >= 2 * min(places)  # a constant and a slope can be told apart
+
+
+def test_uneven_passes_are_measured(target: LoadedModel) -> None:
+    profile = measure(target, None, 3, 200, seconds=0.1)
+    measured = [(point.batch, point.tokens, point.width, point.context) for point in profile.uneven]
+    assert measured == [(len(sizes), sum(sizes), max(sizes), context) for sizes, context in uneven_shapes(3, 200)]
+    assert all(0 < point.seconds < 5 for point in profile.uneven)
+    assert Profile.from_json(profile.to_json()).uneven == profile.uneven
+    assert measure(target, None, 1, 100, seconds=0.01).uneven == ()
+
+
+class Clock:
+    """A clock that only passes move on, each by what it is said to take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.done = 0.0, 0
+        monkeypatch.setattr(measure_module, "perf_counter", lambda: self.now)
+
+    def passes(
+        self, takes: Callable[[int, int], float], count: int
+    ) -> dict[tuple[str, int, int, int], Callable[[], None]]:
+        """`takes(pass, how many passes were made before)` is its time."""
+
+        def one(place: int) -> Callable[[], None]:
+            def run() -> None:
+                self.now += takes(place, self.done)
+                self.done += 1
+
+            return run
+
+        return {("verify", 1, place, 0): one(place) for place in range(count)}
+
+
+CLOCKS: dict[str, Callable[[int, int], float]] = {
+    "steady": lambda place, done: 0.001 * (1 + place),
+    "slower and slower": lambda place, done: 0.001 * (1 + place) * 1.02**done,
+    "faster and faster": lambda place, done: 0.02 * (1 + place) * 0.99**done,
+    "jumps once": lambda place, done: 0.002 * (1 + place) * (1 if done < 60 else 7),
+    "restless": lambda place, done: 0.002 * (1 + place) * (1 + done * 7919 % 5),
+}
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.2, 0.5, 1.0, 3.0, 60.0])
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_progress_ends_at_its_total_and_never_goes_back(
+    clock: str, budget: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[int, int]] = []
+    passes = Clock(monkeypatch).passes(CLOCKS[clock], 9)
+    times = _time_rounds(passes, budget, torch.device("cpu"), lambda done, expected: heard.append((done, expected)))
+    shares = [done / expected for done, expected in heard]
+    assert shares == sorted(shares)
+    assert heard[-1] == (sum(map(len, times.values())),) * 2
+    assert all(done < expected for done, expected in heard if done < heard[-1][0])
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.2, 1.0, 60.0])
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_the_shorter_half_gets_at_least_as_many_rounds(
+    clock: str, budget: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = _time_rounds(Clock(monkeypatch).passes(CLOCKS[clock], 9), budget, torch.device("cpu"), None)
+    rounds = [len(seen) for seen in times.values()]
+    assert min(rounds) >= 3
+    assert max(rounds) <= 30
+    if clock == "steady":
+        assert rounds == sorted(rounds, reverse=True)
+        assert len(set(rounds[:5])) == 1
+        assert set(rounds[5:]) == {3}
+        assert {0.0: rounds[0] == 3, 60.0: rounds[0] == 30}.get(budget, rounds[0] > 3)
+
+
+def test_the_first_call_of_a_pass_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_at_first(place: int, done: int) -> float:
+        return 100.0 if done < 4 else 0.01
+
+    times = _time_rounds(Clock(monkeypatch).passes(slow_at_first, 4), 1.0, torch.device("cpu"), None)
+    assert max(max(seen) for seen in times.values()) == pytest.approx(0.01)
+    assert max(map(len, times.values())) == 30  # nor does it count against the budget
 
 
 def test_draft_levels_are_measured_for_a_draft_model(target: LoadedModel) -> None:

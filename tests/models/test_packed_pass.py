@@ -68,6 +68,37 @@ def test_heads_that_share_keys_are_folded_over_the_rows() -> None:
     assert torch.equal(three, torch.cat([one] * 3, dim=2))
 
 
+def test_rows_find_their_way_to_the_padded_order_and_back() -> None:
+    group = two_trees()
+    places = group.places(torch.device("cpu"))
+    assert places is not None
+    padded, back = places
+    assert padded[:6].tolist() == [0, 1, 2, 3, 4, 5]  # four rows of the first request, two of the second
+    assert padded.shape == (2 * 4,)
+    assert back.tolist() == [0, 1, 2, 3, 4, 5]
+    base, sizes, depths = np.array([3, 3, 3]), np.array([1, 0, 3]), np.array([0, 0, 1, 2])
+    places = RowGroup([0, 1, 2], base, base, sizes, depths, group_mask(1, 0, 3)).places(torch.device("cpu"))
+    assert places is not None
+    padded, back = places
+    assert back.tolist() == [0, 6, 7, 8]
+    rows = torch.arange(4.0)
+    assert torch.equal(rows[padded][back], rows)
+    assert padded.shape == (3 * 3,)  # whatever stands at a place of padding is some row
+    assert 0 <= int(padded.min()) <= int(padded.max()) < 4
+
+
+def group_mask(*sizes: int) -> np.ndarray:
+    """[b, n, n] causal rows of requests with so many each."""
+    inside = np.arange(max(sizes)) < np.array(sizes)[:, None]
+    return np.tri(max(sizes), dtype=bool) & inside[:, :, None] & inside[:, None, :]
+
+
+def test_requests_with_as_many_rows_each_need_no_padding() -> None:
+    base = np.array([3, 3])
+    group = RowGroup([0, 1], base, base, np.array([2, 2]), np.array([0, 1, 0, 1]), group_mask(2, 2))
+    assert group.places(torch.device("cpu")) is None
+
+
 def test_masks_of_different_windows_do_not_mix() -> None:
     group = two_trees()
     wide, narrow = seen(group), seen(group, 2)

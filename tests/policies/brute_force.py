@@ -53,16 +53,24 @@ class Pool:
         chosen = self.closed_subsets()
         return chosen.sum(axis=1), self.batch + chosen @ self.paths
 
+    def widths(self) -> NDArray[np.int64]:
+        """The most nodes of one request in every closed subset, in the order of `outcomes`."""
+        chosen, ends = self.closed_subsets(), np.cumsum([len(tree.paths) for tree in self.trees])
+        starts = [0, *ends[:-1].tolist()]
+        return np.max([chosen[:, a:b].sum(axis=1) for a, b in zip(starts, ends.tolist(), strict=True)], axis=0)
 
-def pools(probabilities: st.SearchStrategy[float], batches: Sequence[int] = (1, 2, 3)) -> st.SearchStrategy[Pool]:
-    """Random trees of all shapes, each node below the root or below any earlier node."""
+
+def pools(
+    probabilities: st.SearchStrategy[float], batches: Sequence[int] = (1, 2, 3), most_nodes: int = 12
+) -> st.SearchStrategy[Pool]:
+    """Random trees of all shapes, each node below the root or below any earlier node, `most_nodes` of a request."""
 
     @st.composite
     def draw_pool(draw: st.DrawFn) -> Pool:
         batch = draw(st.sampled_from(batches))
         trees = []
         for _ in range(batch):
-            size = draw(st.integers(0, MOST_NODES[batch]))
+            size = draw(st.integers(0, min(MOST_NODES[batch], most_nodes)))
             parents = [draw(st.integers(-1, node - 1)) for node in range(size)]
             trees.append(DraftTree.of(parents, [draw(probabilities) for _ in range(size)]))
         return Pool(tuple(trees))

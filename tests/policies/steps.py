@@ -82,6 +82,8 @@ def draft(policy: Policy, cost: CostModel, state: StepState, propose: Propose) -
     selected = policy.select(forest)
     assert forest.is_closed(selected)
     verify = float(cost.verify(state.batch, state.batch + len(selected) + state.extra_tokens, state.context))
+    widest = 1 + int(np.bincount(forest.request[selected], minlength=1).max())
+    verify += float(cost.unevenness(state.batch, state.batch + len(selected), widest, state.context))
     return Step(state, forest, selected, levels, draft_seconds, cost.overhead + draft_seconds + verify)
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartree.policies import StepState
-from smartree.policies.base import BasePolicy, top_per_group
-from smartree.tree import Forest
+from smartree.cost.padding import PaddingCost
+from smartree.policies import StepOutcome, StepState
+from smartree.policies.base import BasePolicy, top_per_group, widest
+from smartree.tree import DraftTree, Forest, forest_of
 from smartree.tree.forest import Floats, Ints
 from tests.policies.steps import cost_of, state_of
 from tests.tree.forests import candidates_of, grow, ints
@@ -63,16 +64,59 @@ def test_levels_are_wanted_until_max_depth_or_an_empty_frontier() -> None:
     assert not policy.wants_level(forest, ints([]))
 
 
+def long_and_short() -> Forest:
+    """A chain of three nodes, 2, 4 and 5, for the first request; one node, 3, for the second."""
+    return forest_of([DraftTree.of([-1, 0, 1], [0.5] * 3), DraftTree.of([-1], [0.5])])
+
+
 def test_the_prediction_is_what_the_cost_model_says_of_all_rows() -> None:
     policy = BasePolicy(cost_of(2, np.arange(1.0, 20.0)))
     assert math.isnan(policy.predicted_seconds)
-    policy.begin(state_of(2, extra_tokens=3), Forest(np.zeros(2, np.int64)))
-    policy.predict(5)
+    forest = long_and_short()
+    policy.begin(state_of(2, extra_tokens=3), forest)
+    policy.predict(forest, ints([2, 3, 4]))
     assert policy.predicted_seconds == pytest.approx(7.0)  # 8 rows of 2 requests: 1 s + 6
+
+
+@pytest.mark.parametrize(("selected", "padding"), [([], 0), ([2], 1), ([2, 3], 0), ([2, 4, 5], 3), ([2, 3, 4, 5], 2)])
+def test_the_prediction_counts_the_rows_of_padding(selected: list[int], padding: int) -> None:
+    # 0.25 s as soon as there is padding, and 2 ms a row for each of the 64 cached rows that attention reads at least.
+    cost = cost_of(2, np.arange(1.0, 20.0))
+    cost.padding = PaddingCost(0.25, 2e-3)
+    policy = BasePolicy(cost)
+    forest = long_and_short()
+    policy.begin(state_of(2), forest)
+    policy.predict(forest, ints(selected))
+    extra = 0.25 + padding * 64 * 2e-3 if padding else 0.0
+    assert policy.predicted_seconds == pytest.approx(1.0 + len(selected) + extra)
+
+
+def test_the_clock_is_compared_with_a_prediction_that_counts_the_padding() -> None:
+    # Every pass takes what table and padding say together: nothing is to be corrected.
+    cost = cost_of(2, np.arange(1.0, 20.0))
+    cost.padding = PaddingCost(0.5, 2e-3)
+    policy = BasePolicy(cost)
+    forest = long_and_short()
+    for selected in [ints([2, 4, 5]), ints([2]), ints([2, 3])] * 30:
+        policy.begin(state_of(2), forest)
+        policy.predict(forest, selected)
+        seconds = policy.predicted_seconds
+        policy.observe(StepOutcome(policy.state, forest, selected, 2, seconds, seconds))
+    assert cost.refinement.version > 0
+    assert cost.refinement.scale == pytest.approx(1.0)
+    np.testing.assert_allclose(cost.verify(2, np.arange(2, 7), 0), np.arange(1.0, 6.0))
+
+
+def test_the_widest_request_counts_with_its_root() -> None:
+    forest = long_and_short()
+    assert widest(forest, ints([])) == 1
+    assert widest(forest, ints([3])) == 2
+    assert widest(forest, ints([2, 3, 4, 5])) == 4
 
 
 def test_without_a_cost_model_there_is_no_prediction() -> None:
     policy = BasePolicy()
-    policy.begin(state_of(1), Forest(np.zeros(1, np.int64)))
-    policy.predict(5)
+    forest = forest_of([DraftTree.of([-1], [0.5])])
+    policy.begin(state_of(1), forest)
+    policy.predict(forest, ints([1]))
     assert math.isnan(policy.predicted_seconds)

@@ -45,7 +45,40 @@ def test_batch_sizes_have_prices_of_their_own() -> None:
     price = Price(warm_up=1)
     price.update(1, 1.0, 1.0)
     price.update(8, 8.0, 2.0)
-    assert (price.at(1), price.at(8), price.at(4)) == (1.0, 4.0, None)
+    assert (price.at(1), price.at(8), price.at(3)) == (1.0, 4.0, None)
+
+
+def test_a_batch_size_that_seldom_comes_up_has_the_speedup_of_the_nearest_one() -> None:
+    price = Price(warm_up=1)
+    price.update(8, 24.0, 2.0)  # 12 tokens a plain step's time: a speedup of 1.5
+    price.update(20, 40.0, 1.0)  # 2
+    assert [price.at(batch) for batch in (4, 7, 12, 13)] == [6.0, 10.5, 18.0, 19.5]
+    assert [price.at(batch) for batch in (15, 21, 40)] == [30.0, 42.0, 80.0]
+
+
+def test_batch_sizes_more_than_twice_as_large_or_small_say_nothing() -> None:
+    price = Price(warm_up=1)
+    price.update(8, 24.0, 2.0)
+    assert [price.at(batch) for batch in (1, 3, 17, 100)] == [None] * 4
+
+
+def test_a_batch_size_s_own_price_wins_once_it_is_warm() -> None:
+    price = Price(warm_up=3)
+    for _ in range(3):
+        price.update(8, 12.0, 1.0)
+    for _ in range(2):
+        price.update(7, 7.0, 1.0)
+        assert price.at(7) == pytest.approx(10.5)  # that of 8 requests
+    price.update(7, 7.0, 1.0)
+    assert price.at(7) == pytest.approx(7.0)
+    assert price.at(8) == pytest.approx(12.0)
+
+
+def test_a_batch_size_that_is_not_warm_helps_no_other() -> None:
+    price = Price(warm_up=3)
+    for _ in range(2):
+        price.update(8, 8.0, 1.0)
+    assert price.at(7) is None
 
 
 def test_looks_never_cost_more_than_the_share_of_time_saved() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smartree.cost.padding import PaddingCost
 from smartree.policies import Choice, scan
 from smartree.policies.base import top_per_group
-from smartree.policies.scan import by_width, likeliest, likeliest_per_group, places_in_group
+from smartree.policies.scan import by_width, likeliest, likeliest_per_group, places_in_group, scan_capped
 from smartree.tree import DraftTree, forest_of
-from smartree.tree.forest import Floats
+from smartree.tree.forest import Floats, Ints
 from tests.policies.brute_force import Pool, costs, pools
 
 PROBABILITIES = st.one_of(st.sampled_from([1.0, 0.5, 0.1]), st.floats(1e-3, 1.0))
@@ -130,6 +131,103 @@ def test_a_padded_engine_gets_the_best_width_of_all() -> None:
         for request in range(batch):
             mine = np.sort(paths[chosen[requests[chosen] == request]])[::-1]
             np.testing.assert_array_equal(mine, own[request][: choice.count])
+
+
+# --- where the widest request counts too -----------------------------------------------------------------------------
+
+PADDING = st.builds(lambda once, row: PaddingCost(once, row / 64), SECONDS, SECONDS)  # 64 cached rows at the least
+PRICES = st.one_of(st.none(), st.floats(0.0, 5.0))
+
+
+def scan_uneven(pool: Pool, seconds: Floats, padding: PaddingCost, price: float | None) -> Choice:
+    forest = forest_of(pool.trees)
+    order = forest.best_first()
+
+    def with_padding(widths: Ints) -> Floats:
+        nodes = np.arange(len(widths))
+        return seconds[nodes] + padding.of(pool.batch * widths - nodes, 0)
+
+    kept, choice = scan_capped(forest.request[order], forest.path[order], with_padding, pool.batch, price)
+    selected = order[kept[: choice.count]]
+    assert forest.is_closed(selected)
+    widest = int(np.bincount(forest.request[selected], minlength=pool.batch).max())
+    paid = seconds[len(selected)] + float(padding.of(pool.batch * widest - len(selected), 0))
+    assert choice.tokens == pytest.approx(pool.batch + forest.path[selected].sum())
+    assert choice.seconds == pytest.approx(paid)  # of its own shape, not of the widest it might have had
+    return choice
+
+
+def worth(tokens: Floats | float, seconds: Floats | float, price: float | None) -> Floats:
+    return np.asarray(tokens / seconds if price is None else tokens - price * seconds)
+
+
+@given(st.data(), pools(PROBABILITIES, most_nodes=3), PADDING, PRICES)
+@settings(deadline=None, max_examples=500)
+def test_uneven_trees_that_pay_for_padding_equal_the_best_of_all_closed_subsets(
+    data: st.DataObject, pool: Pool, padding: PaddingCost, price: float | None
+) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    choice = scan_uneven(pool, seconds, padding, price)
+    sizes, tokens = pool.outcomes()
+    spent = seconds[sizes] + padding.of(pool.batch * pool.widths() - sizes, 0)
+    best = float(np.max(worth(tokens, spent, price)))
+    assert float(worth(choice.tokens, choice.seconds, price)) == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+@given(st.data(), pools(PROBABILITIES), PRICES)
+@settings(deadline=None, max_examples=300)
+def test_where_padding_is_free_the_shape_does_not_count(data: st.DataObject, pool: Pool, price: float | None) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    uneven, plain = scan_uneven(pool, seconds, PaddingCost(), price), scan_pool(pool, seconds, price)
+    best = float(worth(plain.tokens, plain.seconds, price))
+    assert float(worth(uneven.tokens, uneven.seconds, price)) == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+@given(st.data(), pools(PROBABILITIES), PADDING, PRICES)
+@settings(deadline=None, max_examples=300)
+def test_looking_at_widths_is_never_worse_than_looking_at_sizes_alone(
+    data: st.DataObject, pool: Pool, padding: PaddingCost, price: float | None
+) -> None:
+    seconds, forest = data.draw(costs(len(pool.paths) + 1, SECONDS)), forest_of(pool.trees)
+    plain = scan_pool(pool, seconds, price)
+    widest = int(np.bincount(forest.request[forest.best_first()[: plain.count]], minlength=pool.batch).max())
+    paid = plain.seconds + float(padding.of(pool.batch * widest - plain.count, 0))
+    choice = scan_uneven(pool, seconds, padding, price)
+    achieved = float(worth(choice.tokens, choice.seconds, price))
+    assert achieved >= float(worth(plain.tokens, paid, price)) - 1e-9
+
+
+def test_a_plateau_that_only_a_wide_tree_reaches_is_found() -> None:
+    # The first node makes the step four times as long, nine more cost nothing: 11 tokens in 4 s, or 2 in 1 s.
+    seconds = np.array([1.0] + [4.0] * 10)
+    kept, choice = scan_capped(np.zeros(10, np.int64), np.full(10, 0.9), lambda widths: seconds[: len(widths)], 2)
+    assert (len(kept), choice.count) == (10, 10)
+
+
+def test_one_node_for_each_request_beats_two_for_one_if_padding_costs() -> None:
+    # 0.6 and 0.55 belong to the first request, 0.5 to the second. Two nodes are free, the third is dear.
+    pool = Pool((DraftTree.of([-1, -1], [0.6, 0.55]), DraftTree.of([-1], [0.5])))
+    seconds = np.array([1.0, 1.0, 1.0, 9.0])
+    assert scan_uneven(pool, seconds, PaddingCost(), None).tokens == pytest.approx(3.15)
+    assert scan_uneven(pool, seconds, PaddingCost(0.1), None).tokens == pytest.approx(3.1)
+
+
+def test_wide_trees_are_scanned_in_few_steps() -> None:
+    scanned: list[int] = []
+
+    def flat(widths: Ints) -> Floats:
+        scanned.append(int(widths.max()))
+        return np.ones(len(widths))
+
+    kept, choice = scan_capped(np.zeros(40, np.int64), np.full(40, 0.9), flat, 1)
+    assert scanned == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+    assert (len(kept), choice.count) == (40, 40)
+
+
+def test_with_nothing_drafted_uneven_trees_are_plain_decoding_too() -> None:
+    nothing = np.empty(0, np.int64)
+    kept, choice = scan_capped(nothing, np.empty(0), lambda widths: np.full(len(widths), 2.0), 4)
+    assert (len(kept), choice) == (0, Choice(0, 4.0, 2.0))
 
 
 # --- the front of the best-first order, without sorting the rest -----------------------------------------------------

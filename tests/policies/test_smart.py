@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartree.cost import CostModel, CostPoint, CostTable, DraftCost, DraftPoint
+from smartree.cost.padding import PaddingCost
 from smartree.errors import InputError
-from smartree.policies import SmartOptions, SmartPolicy, StepOutcome
+from smartree.policies import SmartOptions, SmartPolicy, StepOutcome, StepState
 from smartree.tree import DraftTree, forest_of
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 from tests.policies.brute_force import Pool, costs, pools
 from tests.policies.steps import (
     Propose,
     Step,
+    committed_tokens,
     cost_of,
     draft,
     nothing_found,
@@ -127,9 +129,10 @@ def test_a_chain_is_reachable_as_the_optimum() -> None:
 
 def test_prompt_tokens_in_the_same_pass_count() -> None:
     # Flat up to 4 rows, then 0.3 s a row. Alone, a request gets its 3 nodes for nothing. Beside 7 prompt tokens a step
-    # takes 2.2 s with no node and 0.3 s more for each: 1 / 2.2 = 0.455, 1.3 / 2.5 = 0.52, 1.39 / 2.8 = 0.496.
+    # takes 2.2 s with no node and 0.3 s more for each, at the price of plain decoding, a token a second: 0.4 pays for
+    # its row and 0.16 does not.
     cost = cost_of(1, [1.0] * 4 + [1.0 + 0.3 * rows for rows in range(1, 20)])
-    forest = forest_of([DraftTree.of([-1, 0, 1], [0.3] * 3)])
+    forest = forest_of([DraftTree.of([-1, 0, 1], [0.4] * 3)])
     policy = SmartPolicy(cost)
     assert len(select_from(policy, forest)) == 3
     policy.begin(state_of(1, extra_tokens=7), forest)
@@ -496,6 +499,74 @@ def test_a_padded_engine_s_price_counts_the_padding() -> None:
     assert policy.price == pytest.approx(4 / 2.0)
 
 
+# --- attention that pads to the widest request ---------------------------------------------------------------------
+
+
+def padding_cost(batch: int, seconds: list[float], once: float, per_row: float = 0.0) -> CostModel:
+    """A model whose padding costs something at all, and something a row (behind the 64 that attention always reads)."""
+    cost = cost_of(batch, seconds)
+    cost.padding = PaddingCost(once, per_row / 64)
+    return cost
+
+
+@pytest.mark.parametrize(("once", "per_row"), [(0.3, 0.0), (0.0, 0.3)])
+def test_where_padding_costs_the_selection_evens_out(once: float, per_row: float) -> None:
+    # The best two nodes are those of the first request, the third is nearly as good. Two rows are free.
+    forest = forest_of([DraftTree.of([-1, -1], [0.55, 0.54]), DraftTree.of([-1], [0.5])])
+    free = select_from(SmartPolicy(cost_of(2, [1.0, 1.0, 1.0, 9.0])), forest)
+    assert forest.request[free].tolist() == [0, 0]
+    even = select_from(SmartPolicy(padding_cost(2, [1.0, 1.0, 1.0, 9.0], once, per_row)), forest)
+    assert sorted(forest.request[even].tolist()) == [0, 1]
+    assert forest.path[even].tolist() == [0.55, 0.5]
+
+
+def test_a_tree_that_is_much_better_than_the_others_pays_for_its_padding() -> None:
+    forest = forest_of([DraftTree.of(range(-1, 4), [0.95] * 5), DraftTree.of([-1], [0.05])])
+    selected = select_from(SmartPolicy(padding_cost(2, [1.0] * 7, 0.2, 0.01)), forest)
+    assert np.bincount(forest.request[selected], minlength=2).tolist() == [5, 1]
+
+
+@given(st.data(), pools(PROBABILITIES, most_nodes=3))
+@settings(deadline=None, max_examples=100)
+def test_with_padding_a_fresh_policy_achieves_the_best_ratio_of_all_closed_subsets(
+    data: st.DataObject, pool: Pool
+) -> None:
+    seconds = data.draw(costs(len(pool.paths) + 1, SECONDS))
+    cost = padding_cost(pool.batch, list(seconds), data.draw(st.floats(0.01, 1.0)), data.draw(st.floats(0.0, 0.5)))
+    policy, forest = SmartPolicy(cost, SmartOptions(explore_share=0)), forest_of(pool.trees)
+    selected = select_from(policy, forest)
+    achieved = (pool.batch + forest.path[selected].sum()) / policy.predicted_seconds
+    sizes, tokens = pool.outcomes()
+    spent = seconds[sizes] + cost.padding.of(pool.batch * pool.widths() - sizes, 0)
+    assert achieved == pytest.approx(np.max(tokens / spent), rel=1e-9)
+
+
+def test_the_price_of_time_counts_the_padding_that_was_paid() -> None:
+    # Two requests, one with two good nodes: 1 s for the rows and 1 s for the padding, for 4 tokens.
+    cost = padding_cost(2, [1.0] * 9, once=1.0)
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0))
+    forest = forest_of([DraftTree.of([-1, 0], [1.0, 1.0]), DraftTree.of([], [])])
+    for _ in range(20):
+        policy.begin(state_of(2), forest)
+        policy.predict(forest, np.array([2, 3]))
+        policy.observe(StepOutcome(policy.state, forest, np.array([2, 3]), 4, 2.0))
+    policy.begin(state_of(2), forest)
+    assert policy.price == pytest.approx(4 / 2.0)
+
+
+def test_looks_pay_for_their_padding() -> None:
+    # Rows are free up to the plateau's end and padding takes half a plain step: no look may be had for nothing.
+    cost = padding_cost(4, [10e-3] * 100, once=5e-3)
+
+    def for_the_first(forest: Forest, frontier: Ints) -> Candidates:
+        return same_children(0.3, 0.2)(forest, frontier[:1])
+
+    steps = run(SmartPolicy(cost), cost, state_of(4, depth=1), for_the_first, 5000)
+    extra, total = sum(step.seconds - 10e-3 for step in steps), sum(step.seconds for step in steps)
+    assert extra < 0.01 * total
+    assert sum(len(step.selected) > 0 for step in steps) > 10
+
+
 def test_hysteresis_keeps_the_last_size_for_a_small_gain_only() -> None:
     cost = cost_of(1, [1.0, 1.05, 1.1])
     policy = SmartPolicy(cost, SmartOptions(explore_share=0, use_price=False, hysteresis=0.1))
@@ -509,10 +580,17 @@ def test_hysteresis_keeps_the_last_size_for_a_small_gain_only() -> None:
 # --- passes that read prompts, and backlogs ------------------------------------------------------------------------
 
 
-def observed(policy: SmartPolicy, step: Step, tokens: int, prompt_tokens: int = 0) -> None:
+def observed(policy: SmartPolicy, step: Step, tokens: int) -> None:
     """Tells the policy what a step brought; the clock says what the model said."""
-    state = replace(step.state, extra_tokens=prompt_tokens)
-    policy.observe(StepOutcome(state, step.forest, step.selected, tokens, step.seconds))
+    policy.observe(StepOutcome(step.state, step.forest, step.selected, tokens, step.seconds))
+
+
+def without_drafts(policy: SmartPolicy, cost: CostModel, state: StepState, tokens: int) -> None:
+    """Lets requests get some tokens without drafts, in a pass that reads a prompt too and says nothing of the price."""
+    forest = Forest(np.zeros(state.batch, np.int64))
+    policy.begin(replace(state, extra_tokens=1000), forest)
+    selected = policy.select(forest)
+    policy.observe(StepOutcome(policy.state, forest, selected, tokens, cost.autoregressive(state.batch, state.context)))
 
 
 def test_a_pass_that_reads_a_prompt_carries_one_level_and_starts_nothing() -> None:
@@ -522,25 +600,49 @@ def test_a_pass_that_reads_a_prompt_carries_one_level_and_starts_nothing() -> No
     busy = replace(state_of(1), extra_tokens=100)
     observed(policy, draft(policy, cost, state_of(1), likely), tokens=3)
     assert draft(policy, cost, state_of(1), likely).levels > 1
-    assert draft(policy, cost, busy, likely).levels <= 1
-    for _ in range(5):  # steps without drafts leave a backlog
-        observed(policy, draft(policy, cost, busy, nothing_found), tokens=1, prompt_tokens=100)
-    policy._expanded = []
-    policy._unread = 50
-    assert draft(policy, cost, busy, likely).levels == 0
-    assert draft(policy, cost, state_of(1), likely).levels > 1
+    assert draft(policy, cost, busy, likely).levels == 1
+    without_drafts(policy, cost, busy, tokens=5)
+    for _ in range(20):
+        assert draft(policy, cost, busy, likely).levels == 0
+    assert draft(policy, cost, replace(busy, extra_tokens=8), likely).levels > 1  # a short one bends nothing
 
 
-def test_a_backlog_makes_the_first_level_dearer_but_never_forbids_it() -> None:
-    cost = roofline(by_level(1e-4, 2e-4, 3e-4, 4e-4))
+def test_a_step_that_reads_a_prompt_has_the_price_of_plain_decoding_until_its_batch_size_is_known() -> None:
+    # Alone a plain step takes 1 s, beside 7 prompt tokens 2.2 s and a node 0.3 s. The step's own ratio would take two
+    # nodes of 0.45, 0.2, 0.09: 1 / 2.2 = 0.455, 1.45 / 2.5 = 0.58, 1.65 / 2.8 = 0.59. A token a second pays for one.
+    cost = cost_of(1, [1.0] * 4 + [1.0 + 0.3 * rows for rows in range(1, 20)])
+    forest = forest_of([DraftTree.of([-1, 0, 1], [0.45] * 3)])
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0))
+    policy.begin(state_of(1, extra_tokens=7), forest)
+    assert policy.price == pytest.approx(1.0)
+    assert len(policy.select(forest)) == 1
+    own = SmartPolicy(cost, SmartOptions(explore_share=0, use_price=False))
+    own.begin(state_of(1, extra_tokens=7), forest)
+    assert len(own.select(forest)) == 2
+    for _ in range(20):  # two tokens a second from now on
+        observed(policy, draft(policy, cost, state_of(1), nothing_found), tokens=2)
+    policy.begin(state_of(1, extra_tokens=7), forest)
+    assert policy.price == pytest.approx(2.0)
+    assert len(policy.select(forest)) == 0
+
+
+def test_a_batch_that_is_one_smaller_while_a_prompt_is_read_has_the_speedup_of_the_full_one() -> None:
+    cost = roofline()
     policy = SmartPolicy(cost)
-    policy.begin(state_of(1), forest_of([BUSHY]))
-    seconds = []
-    for unread in (0, 2, 3, 500):
-        policy._unread = unread
-        seconds.append(policy._level_seconds(0, 1))
-    assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
-    assert policy._level_seconds(1, 1) == seconds[0]
+    for _ in range(20):
+        observed(policy, draft(policy, cost, state_of(8), nothing_found), tokens=12)
+    policy.begin(state_of(7, extra_tokens=50), Forest(np.zeros(7, np.int64)))
+    assert policy.price == pytest.approx(1.5 * 7 / cost.autoregressive(7, 0))
+
+
+def test_beside_prompts_a_node_costs_at_least_what_it_costs_without() -> None:
+    # A pass takes 0.5 s more for each of the first 7 rows, and 4 s with any more, as this profile has it.
+    cost = cost_of(1, [1.0 + 0.5 * min(nodes, 6) for nodes in range(40)])
+    unlikely, likely = (forest_of([DraftTree.of([-1, 0], [p, p])]) for p in (0.4, 0.6))
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0))
+    for forest, nodes in ((unlikely, 0), (likely, 1)):
+        policy.begin(state_of(1, extra_tokens=20), forest)
+        assert len(policy.select(forest)) == nodes
 
 
 def test_real_draft_times_decide_whether_a_level_pays() -> None:
@@ -554,3 +656,92 @@ def test_real_draft_times_decide_whether_a_level_pays() -> None:
             StepOutcome(step.state, step.forest, step.selected, 1 + step.levels, 1e-2 + slow, 1e-2, draft_seconds=slow)
         )
     assert sum(draft(policy, cost, state_of(1), likely).levels for _ in range(20)) <= 2
+
+
+# --- who is drafted for after steps without drafts ------------------------------------------------------------------
+
+ROW_SECONDS = 2e-5
+
+
+def reading_drafter(batch: int) -> DraftCost:
+    """A millisecond a level and 20 us a row: a long backlog takes as long as several passes."""
+    return DraftCost(
+        levels=tuple(DraftPoint(batch, rows, 1e-3 + ROW_SECONDS * (rows - batch)) for rows in (batch, 1000))
+    )
+
+
+def run_reading(policy: SmartPolicy, cost: CostModel, state: StepState, propose: Propose, steps: int) -> list[Step]:
+    """As `run`, but the first level takes the time of all that the requests it is for have not read."""
+    random, unread, done = np.random.default_rng(0), np.zeros(state.batch), []
+    for _ in range(steps):
+        step = draft(policy, cost, state, propose)
+        roots = drafted_for(step)
+        if roots:
+            rows = max(len(roots), int(unread[roots].sum()))
+            extra = cost.draft.level_seconds(state.batch, rows) - cost.draft.level_seconds(state.batch, len(roots))
+            step = replace(step, draft_seconds=step.draft_seconds + extra, seconds=step.seconds + extra)
+            unread[roots] = 0
+        tokens = committed_tokens(step, random)
+        unread += tokens / state.batch
+        policy.observe(StepOutcome(state, step.forest, step.selected, tokens, step.seconds))
+        done.append(step)
+    return done
+
+
+def drafted_for(step: Step) -> list[int]:
+    """Requests that a level was drafted for, if the drafter always finds something."""
+    return np.unique(step.forest.request[step.forest.batch :]).tolist()
+
+
+@pytest.mark.parametrize(("batch", "scouts"), [(4, [0]), (16, [0, 1])])
+def test_while_speculation_does_not_pay_only_scouts_are_looked_at(batch: int, scouts: list[int]) -> None:
+    cost = cost_of(batch, np.full(400, 20e-3), reading_drafter(batch))
+    policy, state = SmartPolicy(cost), state_of(batch, depth=3, context=256)
+    steps = run_reading(policy, cost, state, same_children(0.003), 5000)[1000:]
+    assert {tuple(drafted_for(step)) for step in steps} == {(), tuple(scouts)}
+    plain = cost.autoregressive(batch, 256)
+    spent, total = sum(step.seconds - plain for step in steps), sum(step.seconds for step in steps)
+    assert spent <= 1.2 * policy.options.explore_share * total + 2 * plain
+    assert any(drafted_for(step) for step in steps[-1000:])  # it goes on looking to the end
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_speculation_begins_again_for_everybody_when_it_pays(batch: int) -> None:
+    cost = cost_of(batch, np.full(1000, 20e-3), reading_drafter(batch))
+    policy = SmartPolicy(cost)
+    state = state_of(batch, depth=8, context=256)
+    quiet = run_reading(policy, cost, state, same_children(0.003), 2000)
+    assert not any(len(drafted_for(step)) == batch > 1 for step in quiet[1000:])
+    after = run_reading(policy, cost, state, same_children(0.9), 1200)[-100:]
+    assert all(len(drafted_for(step)) == batch for step in after)
+    speedup = throughput(after) * cost.autoregressive(batch, 256) / batch
+    assert speedup > 3
+
+
+def test_steps_that_go_well_are_no_reason_to_stop() -> None:
+    # Nine tokens a request in a step are more than a drafter usually has to read, and nobody has missed a step.
+    cost = cost_of(8, np.full(1000, 20e-3), reading_drafter(8))
+    policy = SmartPolicy(cost)
+    for _ in range(50):
+        step = draft(policy, cost, state_of(8, depth=8, context=256), same_children(1.0))
+        assert len(drafted_for(step)) == 8
+        observed(policy, step, tokens=72)
+
+
+@pytest.mark.parametrize("missed", [0, 5, 50, 500, 50_000])
+def test_a_backlog_delays_speculation_and_never_forbids_it(missed: int) -> None:
+    cost = cost_of(8, np.full(1000, 20e-3), reading_drafter(8))
+    policy, state = SmartPolicy(cost), state_of(8, depth=8, context=256)
+    without_drafts(policy, cost, state, tokens=8 * missed)
+    steps = run(policy, cost, state, same_children(0.9), 200)
+    assert all(len(drafted_for(step)) == 8 for step in steps[-50:])
+
+
+def test_a_backlog_that_a_few_steps_cannot_repay_is_not_read_at_once() -> None:
+    # 40 ms a token to read, for a gain of 15 ms a step at best.
+    dear = DraftCost(levels=(DraftPoint(8, 8, 1e-3), DraftPoint(8, 24, 2e-3), DraftPoint(8, 25, 0.05)))
+    cost = cost_of(8, np.full(1000, 20e-3), dear)
+    policy, state = SmartPolicy(cost, SmartOptions(explore_share=0)), state_of(8, depth=1, context=256)
+    assert draft(policy, cost, state, same_children(0.9)).levels == 1
+    without_drafts(policy, cost, state, tokens=800)
+    assert draft(policy, cost, state, same_children(0.9)).levels == 0

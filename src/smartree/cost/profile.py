@@ -140,10 +140,16 @@ def _uneven_points(rows: Any) -> tuple[UnevenPoint, ...]:
     for row in rows:
         point = _point(row, "tokens", 0)
         width = row.get("width")
-        if not isinstance(width, int) or point.batch * width < point.tokens or not 0 < point.seconds < math.inf:
+        if not isinstance(width, int) or not _possible(point, width):
             raise InputError(f"The cost profile's uneven row {row} needs a positive time and the width of its widest.")
         points.append(UnevenPoint(point.batch, point.tokens, width, point.context, point.seconds))
     return tuple(points)
+
+
+def _possible(point: CostPoint, width: int) -> bool:
+    """True if every request has a row or more, and the widest `width`."""
+    rows = point.batch >= 1 and width + point.batch - 1 <= point.tokens <= point.batch * width
+    return rows and point.context >= 0 and 0 < point.seconds < math.inf
 
 
 def _draft_cost(data: Any) -> DraftCost:

@@ -199,9 +199,10 @@ def _time_rounds(
     for run in passes.values():  # first calls allocate and choose kernels
         run()
     begin = perf_counter()
-    rounds, left, done = 0, _FEWEST_ROUNDS, 0
+    half = len(order) // 2 + 1
+    rounds, left, done = 0, _MOST_ROUNDS, 0
+    expected = _FEWEST_ROUNDS * len(order) + (_MOST_ROUNDS - _FEWEST_ROUNDS) * half  # only ever falls
     while left > 0:
-        round_begin, expected = perf_counter(), done + left * len(order)
         shuffle(order)
         for key in order:
             if device.type == "cuda":
@@ -215,8 +216,11 @@ def _time_rounds(
         rounds += 1
         left -= 1
         if rounds == _FEWEST_ROUNDS:
-            order = sorted(order, key=lambda key: median(times[key]))[: len(order) // 2 + 1]
+            order = sorted(order, key=lambda key: median(times[key]))[:half]
         if rounds >= _FEWEST_ROUNDS:
-            now = perf_counter()
-            left = min(_MOST_ROUNDS - rounds, int((seconds - (now - begin)) / (now - round_begin)))
+            each = sum(median(times[key]) for key in order)
+            left = max(0, min(left, int((seconds - (perf_counter() - begin)) / each)))
+            expected = done + left * len(order)
+    if progress is not None:
+        progress(done, done)
     return times

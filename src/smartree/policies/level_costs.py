@@ -6,6 +6,8 @@ from smartree.cost.model import CostModel
 from smartree.policies.base import StepOutcome
 from smartree.policies.unread import Unread
 
+_UNEVEN_STEPS = 20  # over which the mean of what being uneven costs forgets
+
 
 class LevelCosts:
     """Prices levels, adds up those of the step, and learns from what they really took.
@@ -26,6 +28,7 @@ class LevelCosts:
         self.free = not model.draft.by_level and model.draft.seconds_per_step == 0
         self.unread = Unread()
         self._batch, self._usual = 1, False
+        self._uneven, self._uneven_steps = 0.0, 0
         self.begin(1)
 
     def begin(self, batch: int) -> None:
@@ -37,13 +40,16 @@ class LevelCosts:
     def add(self, depth: int, width: int) -> None:
         """Counts a level below nodes at `depth`, `width` of them."""
         self.count += 1
-        self.seconds += self.of(depth, width)
+        self.seconds += self.of(depth, width) - self._uneven  # the pass itself pays for being uneven
         self._modelled += self._by_profile(depth, width)
 
     def of(self, depth: int, width: int) -> float:
-        """Seconds that a level adds to the step: the drafter's, and what goes with it."""
+        """Seconds that a level adds to the step: the drafter's, and what goes with it.
+
+        Whether a level pays is asked of path probabilities alone, so that its trees come out uneven is part of it.
+        """
         modelled = self._by_profile(depth, width)
-        return self._model.drafting.level(modelled) if self._model.draft.by_level else modelled
+        return self._model.drafting.level(modelled) + self._uneven if self._model.draft.by_level else modelled
 
     def reading(self, rows: int) -> float:
         """Seconds of a level that reads so many committed tokens."""
@@ -69,13 +75,15 @@ class LevelCosts:
 
         Args:
             outcome: the step.
-            uneven_seconds: that its pass took longer as its trees were uneven. Whether a level pays is asked of path
-                probabilities alone, so this is part of a level's cost.
+            uneven_seconds: that its pass took longer, by the model, as its trees were uneven.
         """
         usual, drafted = self._usual, self.count > 0
         self._usual = drafted and not self.scouting
         self.unread.update(outcome.state.batch, outcome.tokens, drafted, self.scouting)
         timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
         if timed and (usual or not drafted):
-            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds + uneven_seconds
+            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
             self._model.drafting.observe(self.count, self._modelled, outcome.draft_seconds, rest)
+        if drafted and self._model.draft.by_level:
+            self._uneven_steps = min(self._uneven_steps + 1, _UNEVEN_STEPS)
+            self._uneven += (uneven_seconds / self.count - self._uneven) / (self._uneven_steps + 1)

@@ -122,15 +122,18 @@ def scan_capped(
     places = places_in_group(requests, batch)
     best: tuple[Ints, Choice] | None = None
     worse = 0
-    for cap in _caps(int(places.max(initial=-1)) + 1):
+    caps = _caps(int(places.max(initial=-1)) + 1)
+    for cap in caps:
+        if worse >= _PATIENCE and cap < caps[-1]:
+            continue  # the widest is always tried: never worse than looking at sizes alone
         kept = np.flatnonzero(places < cap)
         widths = np.zeros(len(kept) + 1, np.int64)
         np.maximum.accumulate(places[kept] + 1, out=widths[1:])
         choice = scan(paths[kept], seconds(widths), batch, price)
         if best is None or _worth(choice, price) > _worth(best[1], price):
             best, worse = (kept, choice), 0
-        elif (worse := worse + 1) == _PATIENCE:
-            break
+        else:
+            worse += 1
     assert best is not None
     return best
 

@@ -86,7 +86,9 @@ class SmartPolicy(BasePolicy):
         if self._waiting <= 0:
             self._waiting = _STEPS_BETWEEN_QUESTIONS
             reading = levels.reading(levels.unread.rows) - levels.reading(levels.unread.usual(batch))
-            if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / _STEPS_TO_REPAY):
+            # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
+            steps = max(_STEPS_TO_REPAY, levels.unread.rows / batch)
+            if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps):
                 return roots
         levels.scouting = True
         return roots[: levels.unread.scouts(batch)] if self._looks.seconds >= levels.of(0, 1) else roots[:0]
@@ -121,14 +123,14 @@ class SmartPolicy(BasePolicy):
         """The best n nodes of all requests together, n from the exact scan."""
         if self.options.padded or not self._model.padding.free:
             order, self._choice = self._scan_widths(forest) if self.options.padded else self._scan_uneven(forest)
-            count = self._choice.count or self._look(len(order))
+            count = self._choice.count or self._look(forest, order)
             selected = order[:count]
         else:
             nodes = self._within_cap(forest)
             paths = forest.path[nodes]
             ranked, seconds = np.sort(paths)[::-1], self._step_seconds(len(nodes))
             self._choice = self._steady(scan(ranked, seconds, self.state.batch, self._known_price()), ranked, seconds)
-            count = self._choice.count or self._look(len(nodes))
+            count = self._choice.count or self._look(forest, nodes[likeliest(paths, self.options.explore_nodes)])
             selected = nodes[likeliest(paths, count)]
         self._last_count = count
         self.predict(forest, selected)
@@ -285,11 +287,15 @@ class SmartPolicy(BasePolicy):
             return nodes[[int(np.argmax(paths))]]  # enough to see whether the level below is worth more by now
         return np.sort(nodes[able[:wide]])
 
-    def _look(self, drafted: int) -> int:
-        """Nodes to verify although they do not pay, out of what is saved for looks."""
-        if drafted == 0 or self._looks.seconds <= 0:
+    def _look(self, forest: Forest, nodes: Ints) -> int:
+        """How many of `nodes`, the best first, to verify although they do not pay, out of what is saved for looks."""
+        most = min(len(nodes), self.options.explore_nodes)
+        if most == 0 or self._looks.seconds <= 0:
             return 0
-        seconds = self._passes(min(drafted, self.options.explore_nodes))
-        count = int(np.flatnonzero(seconds - seconds[0] <= self._looks.seconds)[-1])
-        self._looks.pay(float(seconds[count] - seconds[0]))
+        fronts = [nodes[:count] for count in range(most + 1)]
+        carried = [self._carried(forest, front) for front in fronts]
+        passes = self._passes(max(carried))
+        extra = passes[carried] - passes[0] + [self._unevenness(forest, front) for front in fronts]
+        count = int(np.flatnonzero(extra <= self._looks.seconds)[-1])
+        self._looks.pay(float(extra[count]))
         return count

@@ -25,7 +25,7 @@ class SmartOptions:
         prompt_tokens: most prompt tokens in a pass that deep trees ride on. With more the pass is compute-bound, far
             beyond the rows that a profile measures: one level has to do, and nobody begins to speculate.
         hysteresis: gain, as a share of the step's tokens, below which the last size is kept; for engines where another
-            size means another captured graph.
+            size means another captured graph. Not where uneven trees cost (`cost/padding.py`).
     """
 
     max_depth: int = 16

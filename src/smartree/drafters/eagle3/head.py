@@ -1,7 +1,7 @@
 """The head as a module: the same code drafts and trains, only the attention handed in differs.
 
-Modules inside it are called by their `forward` directly: a level is short, and what `nn.Module.__call__` does for hooks, which
-nobody registers here, was a tenth of it.
+Modules inside it are called by their `forward` directly: a level is short, and what `nn.Module.__call__` does for
+hooks, which nobody registers here, was a tenth of it.
 """
 
 from __future__ import annotations
