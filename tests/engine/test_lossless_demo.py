@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from smartree import LLM, SamplingParams
 from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.factory import make_drafter
+from smartree.drafters.joint import JointDrafter
 from smartree.engine.engine import Engine
 from smartree.engine.margin import NEAR_TIE, first_difference_margin
 from smartree.models.demo import demo_folder
@@ -100,7 +101,8 @@ def test_the_head_that_comes_with_the_package_changes_nothing_but_the_time(
 ) -> None:
     expected = plain(demo_llm, tuple(prompts), params)
     drafter = make_drafter("auto", demo_llm.target, 3, demo_llm.window)
-    assert isinstance(drafter, Eagle3Drafter)
+    assert isinstance(drafter, JointDrafter)
+    assert isinstance(drafter.levels, Eagle3Drafter)
     few = SmartOptions(max_depth=5, max_nodes=16)  # a device as flat as this one would verify hundreds
     costs = flat_profile(levels=True).cost_model()
     for sizing in (SmartPolicy(costs, few), Eagle2Policy(costs, total=16, depth=3, top_k=4)):

@@ -87,7 +87,7 @@ class SmartPolicy(BasePolicy):
             self._waiting = _STEPS_BETWEEN_QUESTIONS
             reading = levels.reading(levels.unread.rows) - levels.reading(levels.unread.usual(batch))
             # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
-            steps = max(_STEPS_TO_REPAY, levels.unread.rows / batch)
+            steps = max(_STEPS_TO_REPAY, levels.unread.rows / max(batch, 1))
             if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps):
                 return roots
         levels.scouting = True
