@@ -1,6 +1,6 @@
 """Pictures of results, drawn with matplotlib, which is imported only when somebody wants them.
 
-Colours are Okabe and Ito's, which colour-blind people tell apart, as in `simulate`; markers differ too.
+Styles are those of `simulate`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from smartree.errors import InputError
+from smartree.simulate.plots import STYLES
 
 Row = dict[str, Any]
 _PANEL = (3.2, 2.6)  # inches
 _MARGIN = (1.6, 0.5)
 _DOTS_PER_INCH = 120
-_STYLES = {
-    "smart": ("#0072B2", "o", "-", 2.4),
-    "oracle": ("#000000", "*", ":", 1.8),
-    "paper": ("#009E73", "s", "-", 1.6),
-    "eagle2": ("#D55E00", "^", "-", 1.6),
-    "chain": ("#CC79A7", "v", "--", 1.4),
-    "static": ("#E69F00", "D", "--", 1.4),
-    "opt-tree": ("#56B4E9", "x", "--", 1.4),
-    "none": ("#777777", ".", "-", 1.0),
-}
+_STYLES = STYLES | {"oracle": ("#000000", "*", ":", 1.8), "none": ("#777777", ".", "-", 1.0)}
 _LABELS = {"oracle": "best fixed tree\n(oracle)", "none": "plain decoding"}
 
 

@@ -60,12 +60,13 @@ def simulate(
     plot: Plot = None,
 ) -> None:
     """Simulate policies by device, model and batch size, from rooflines or measured profiles."""
+    from smartree.bench.plots import plot_folder
     from smartree.simulate.devices import Overheads
     from smartree.simulate.report import sweep_header
     from smartree.simulate.setups import setups_for
     from smartree.simulate.sweep import POLICIES, SweepOptions
 
-    target, folder = JsonFile(json), _plot_folder(plot)
+    target, folder = JsonFile(json), plot_folder(plot)
     chosen = tuple(_words(policies)) if policies is not None else POLICIES
     wanted = SweepOptions(chosen, _batches(batch), steps, seed=seed, acceptance=_acceptance(acceptance))
     setups = setups_for(device or ["rtx-pro-6000"], _models(model or ["llama-3.1-8b"]), Overheads())
@@ -162,24 +163,6 @@ def _print(rows: Sequence[Row]) -> None:
 def _cell(row: Row) -> Text:
     style = "red" if row.speedup < 1 else ""
     return Text(f"{row.speedup:.2f}", style=style).append(f" ({row.verified_tokens / row.batch:.0f})", style="dim")
-
-
-def _plot_folder(text: str | None) -> Path | None:
-    """Raises:
-    InputError: matplotlib is missing, or the folder cannot be made.
-    """
-    if text is None:
-        return None
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InputError('--plot needs matplotlib; install it with `pip install "smartree[plot]"`.') from error
-    folder = Path(text)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--plot {text} cannot be made: {error.strerror}.") from error
-    return folder
 
 
 def _draw(folder: Path, setups: Sequence[Setup], rows: Sequence[Row]) -> None:

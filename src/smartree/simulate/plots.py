@@ -17,7 +17,7 @@ SIZE = (7.2, 4.0)
 """Inches; at 120 dots an inch a README shows it unscaled."""
 DOTS_PER_INCH = 120
 
-_STYLES = {
+STYLES = {
     "smart": ("#0072B2", "o", "-", 2.4),
     "oracle": ("#000000", "", ":", 1.8),
     "paper": ("#009E73", "s", "-", 1.6),
@@ -27,6 +27,7 @@ _STYLES = {
     "opt-tree": ("#56B4E9", "x", "--", 1.4),
     "none": ("#777777", "", "-", 1.0),
 }
+"""Colour, marker, line and width of each policy."""
 _LABELS = {"oracle": "best fixed tree\n(hindsight)", "none": "plain decoding"}
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
@@ -87,8 +88,8 @@ def _plain(value: float, _: int) -> str:
 def _lines(figure: Any, rows: Sequence[Row], value: Any) -> Any:
     axes = figure.subplots()
     batches = sorted({row.batch for row in rows})
-    for policy in [name for name in _STYLES if any(row.policy == name for row in rows)]:
-        colour, marker, line, width = _STYLES[policy]
+    for policy in [name for name in STYLES if any(row.policy == name for row in rows)]:
+        colour, marker, line, width = STYLES[policy]
         chosen = sorted((row for row in rows if row.policy == policy), key=lambda row: row.batch)
         axes.plot(
             [row.batch for row in chosen],
