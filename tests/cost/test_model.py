@@ -107,3 +107,17 @@ def test_times_that_are_none_teach_nothing(seconds: float) -> None:
     model.observe(0, 0, 0, 1.0)
     assert model.refinement.version == 0
     assert model.autoregressive(2, 0) == 1.0
+
+
+def test_uneven_passes_say_nothing_of_even_ones() -> None:
+    model, sizes = CostModel(TABLE, padding=PaddingCost(0.1)), np.arange(2, 11)
+    for step in range(400):  # even passes are as the table says, uneven ones of 6 rows take half as long again
+        tokens, width, slower = (6, 4, 1.5) if step % 2 else (4, 2, 1.0)
+        padding = 0.1 if step % 2 else 0.0
+        model.observe(2, tokens, 0, slower * (float(TABLE.seconds(2, tokens, 0)) + padding), width)
+    even, uneven = model.verify(2, sizes, 0), model.verify(2, sizes, 0) + model.unevenness(2, sizes, sizes, 0)
+    at = int(np.flatnonzero(sizes == 6)[0])
+    expected = float(TABLE.seconds(2, 6, 0))
+    assert uneven[at] == pytest.approx(1.5 * (expected + 0.1), rel=0.1)
+    assert even[at] < 1.3 * expected  # the scale that both share takes a part
+    assert uneven[at] > 1.3 * even[at]

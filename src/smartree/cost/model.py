@@ -37,20 +37,27 @@ class CostModel:
         self.padding = padding or PaddingCost()
         self.refinement = Refinement()
         self.drafting = DraftingCost()
-        self._curves: dict[tuple[int, int], tuple[tuple[int, int], Floats]] = {}
+        self._curves: dict[tuple[int, int, bool], tuple[tuple[int, int], Floats]] = {}
 
     def verify(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:
-        """C_verify: seconds of passes of `batch` requests carrying `tokens` rows in all, nondecreasing in tokens."""
+        """C_verify: seconds of passes of `batch` requests carrying `tokens` rows in all, nondecreasing in tokens.
+
+        Of passes in which every request has the same number of rows; `unevenness` is what others take longer.
+        """
+        return self._corrected(batch, tokens, context, False)
+
+    def _corrected(self, batch: int, tokens: NDArray[np.int64] | int, context: int, uneven: bool) -> Floats:
+        """The table's seconds, corrected by what even or uneven passes took."""
         if self.refinement.version == 0:
             return self.table.seconds(batch, tokens, context)
         wanted = np.asarray(tokens)
         size = -(-(int(wanted.max(initial=0)) + 1) // _CURVE_STEP) * _CURVE_STEP
-        key = (batch, context // 64)
+        key = (batch, context // 64, uneven)
         # Corrections move slowly: a curve is good for some passes, unless the clock has changed.
         now = (self.refinement.version // _PASSES_PER_CURVE, self.refinement.jumps)
         known, curve = self._curves.get(key, ((-1, -1), np.empty(0)))
         if known != now or len(curve) < size:
-            curve = self.refinement.correct(batch, self.table.seconds(batch, np.arange(size), context))
+            curve = self.refinement.correct(batch, self.table.seconds(batch, np.arange(size), context), uneven)
             if len(self._curves) >= _MOST_CURVES:
                 self._curves.clear()
             self._curves[key] = (now, curve)
@@ -61,7 +68,9 @@ class CostModel:
     ) -> Floats:
         """Seconds to add to `verify` if the widest request has `width` of the rows, root included."""
         places = np.asarray(batch * np.asarray(width) - tokens, np.int64)
-        return self.refinement.scale * self.padding.of(places, context)
+        padding = self.refinement.scale * self.padding.of(places, context)
+        more = self._corrected(batch, tokens, context, True) - self._corrected(batch, tokens, context, False)
+        return np.asarray(np.where(places > 0, np.maximum(padding + more, 0.0), 0.0))
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""
@@ -72,4 +81,5 @@ class CostModel:
         if batch > 0 and 0 < seconds < np.inf:
             predicted = float(self.table.seconds(batch, tokens, context))
             padding = float(self.padding.of(batch * width - tokens, context))
-            self.refinement.observe(batch, tokens, predicted + padding, seconds)
+            uneven = not self.padding.free and batch * width > tokens
+            self.refinement.observe(batch, tokens, predicted + padding, seconds, uneven)

@@ -9,21 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Kind = tuple[int, bool]
+"""Batch size, and whether requests had different numbers of rows."""
 _LARGEST_SURPRISE = 0.3  # a step that took e^0.3 times the prediction counts as that much, however long it took
 _SIZES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A timed pass: its batch, the place of its size in _SIZES, and log(measured / what the table says)."""
+    """A timed pass: what kind, the place of its size in _SIZES, and log(measured / what the table says)."""
 
-    batch: int
+    kind: Kind
     place: int
     log_ratio: float
 
 
 class _Local:
-    """Corrections of one batch by size: running means of what the scale leaves unexplained, and how much is known."""
+    """Corrections of one kind of pass by size: means of what the scale leaves unexplained, and how much is known."""
 
     __slots__ = ("counts", "means")
 
@@ -32,7 +34,7 @@ class _Local:
 
 
 class Refinement:
-    """A factor on the table's predictions: the clock's scale, times a correction by batch and size.
+    """A factor on the table's predictions: the clock's scale, times a correction by batch, evenness and size.
 
     Everything is kept as logarithms of measured over predicted. The last `window` passes are only watched: if three
     quarters of them are off by more than `jump` to the same side, the clock has changed (power cap, other load), and
@@ -63,7 +65,7 @@ class Refinement:
         self._local_rate, self._strength, self._keep = local_rate, strength, 1 - 1 / memory
         self._log_scale, self._scale_count = 0.0, 1 / rate
         self._recent: deque[_Pass] = deque()
-        self._locals: dict[int, _Local] = {}
+        self._locals: dict[Kind, _Local] = {}
         self.version = 0
         self.jumps = 0
 
@@ -72,17 +74,19 @@ class Refinement:
         """Measured over predicted seconds, all sizes together."""
         return float(np.exp(self._log_scale))
 
-    def observe(self, batch: int, rows: int, predicted: float, seconds: float) -> None:
+    def observe(self, batch: int, rows: int, predicted: float, seconds: float, uneven: bool = False) -> None:
         """Learns from one pass.
 
         Args:
             batch: requests of the pass.
+            uneven: whether they had different numbers of rows. What is learned of uneven passes says nothing about
+                even ones: else a policy that prefers uneven trees would never see what even ones cost.
             rows: verified tokens.
             predicted: what the table alone says, seconds.
             seconds: what the clock says.
         """
         place = int(np.argmin(np.abs(np.log(_SIZES / rows))))
-        self._recent.append(_Pass(batch, place, float(np.log(seconds / predicted))))
+        self._recent.append(_Pass((batch, uneven), place, float(np.log(seconds / predicted))))
         if len(self._recent) < self._window:
             return
         surprises = sorted(self._surprise(seen) for seen in self._recent)
@@ -99,7 +103,7 @@ class Refinement:
 
     def _surprise(self, seen: _Pass) -> float:
         """Logarithm of measured over predicted, all corrections included."""
-        off, local = seen.log_ratio - self._log_scale, self._locals.get(seen.batch)
+        off, local = seen.log_ratio - self._log_scale, self._locals.get(seen.kind)
         if local is None:
             return off
         count = float(local.counts[seen.place])
@@ -107,7 +111,7 @@ class Refinement:
 
     def _learn(self, seen: _Pass) -> None:
         """The scale follows the mean over all sizes, a correction what is left of its own size."""
-        local = self._locals.setdefault(seen.batch, _Local())
+        local = self._locals.setdefault(seen.kind, _Local())
         usual = float(local.means[seen.place])
         surprise = seen.log_ratio - self._log_scale - usual
         off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
@@ -118,14 +122,15 @@ class Refinement:
         share = max(1 / local.counts[seen.place], self._local_rate)
         local.means[seen.place] += share * (off - usual)
 
-    def correct(self, batch: int, seconds: Floats) -> Floats:
+    def correct(self, batch: int, seconds: Floats, uneven: bool = False) -> Floats:
         """The table's seconds as the clock has them, nondecreasing.
 
         Args:
             batch: requests of the passes.
+            uneven: whether they have different numbers of rows.
             seconds: [n] what the table says of 0, 1, ... n - 1 rows.
         """
-        local = self._locals.get(batch)
+        local = self._locals.get((batch, uneven))
         if local is None:
             return seconds * self.scale
         from scipy.optimize import isotonic_regression  # slow to import, and only needed here

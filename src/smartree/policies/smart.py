@@ -121,7 +121,8 @@ class SmartPolicy(BasePolicy):
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
-        if self.options.padded or not self._model.padding.free:
+        uneven_costs = self.state.batch > 1 and not self._model.padding.free
+        if self.options.padded or uneven_costs:
             order, self._choice = self._scan_widths(forest) if self.options.padded else self._scan_uneven(forest)
             count = self._choice.count or self._look(forest, order)
             selected = order[:count]
