@@ -110,13 +110,14 @@ class Refinement:
         return off - float(local.means[seen.place]) * count / (count + self._strength)
 
     def _learn(self, seen: _Pass) -> None:
-        """The scale follows the mean over all sizes, a correction what is left of its own size."""
+        """The scale follows the mean over all sizes of even passes, a correction what is left of its own size."""
         local = self._locals.setdefault(seen.kind, _Local())
         usual = float(local.means[seen.place])
         surprise = seen.log_ratio - self._log_scale - usual
         off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
-        self._scale_count = min(self._scale_count + 1, 1 / self._rate)
-        self._log_scale += off / self._scale_count
+        if not seen.kind[1]:
+            self._scale_count = min(self._scale_count + 1, 1 / self._rate)
+            self._log_scale += off / self._scale_count
         local.counts *= self._keep
         local.counts[seen.place] += 1
         share = max(1 / local.counts[seen.place], self._local_rate)
