@@ -67,16 +67,13 @@ class Calibration:
         """
         raw = np.clip(forest.feature[nodes], 1e-6, 1 - 1e-6)
         rows = _row(sampled[forest.request[nodes]], forest.depth[nodes], forest.rank[nodes])
-        # A step touches a few dozen of a thousand bins.
-        cells, places, counts = np.unique(rows * _BINS + _bin(_logit(raw)), return_inverse=True, return_counts=True)
-        faded = self._keep**counts
-        for table, weights in ((self._seen, None), (self._accepted, accepted), (self._raw, raw)):
+        cells = rows * _BINS + _bin(_logit(raw))
+        for table, weights in ((self._seen, 1.0), (self._accepted, accepted), (self._raw, raw)):
             flat = table.reshape(-1)
-            flat[cells] = faded * flat[cells] + np.bincount(places, weights=weights, minlength=len(cells))
-        touched = np.unique(rows)
-        self._new[touched] += np.bincount(rows, minlength=_ROWS)[touched]
-        stale = self._new[touched] > _STALE_SHARE * self._seen[touched].sum(axis=1)
-        for row in touched[stale].tolist():
+            np.multiply.at(flat, cells, self._keep)
+            np.add.at(flat, cells, weights)
+        np.add.at(self._new, rows, 1.0)
+        for row in np.flatnonzero(self._new > _STALE_SHARE * self._seen.sum(axis=1)).tolist():
             self._fit(row)
 
     def _fit(self, row: int) -> None:

@@ -70,7 +70,8 @@ class SmartPolicy(BasePolicy):
         self._expanded = []
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
-        self._choice = self._scan_pool(forest)
+        plain = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
+        self._choice = self._scan_pool(forest) if forest.planted else plain
         if not self._model.draft.by_level or not self._levels.unread.is_long(state.batch):
             return frontier
         return self._beginners(forest, frontier)
@@ -243,13 +244,18 @@ class SmartPolicy(BasePolicy):
         """The best number of nodes and the most for one request, where attention pads: nodes, and how many of them."""
         batch, context = self.state.batch, self.state.context
         nodes = self._within_cap(forest)
+        price, slopes = self._known_price(), np.diff(self._passes(len(nodes)))
+        if price is not None and len(nodes):
+            # What is not even worth its row beside padding that it saves is in no choice: most of what was drafted.
+            saved = self._model.padding.of(1, context) - self._model.padding.seconds
+            nodes = nodes[forest.path[nodes] > price * max(float(slopes.min()) - float(saved), 0.0)]
         order = nodes[falling(forest.path[nodes])]
 
         def seconds(widths: Ints) -> Floats:
             rows = np.arange(len(widths)) + batch
             return self._step_seconds(len(widths) - 1) + self._model.unevenness(batch, rows, widths + 1, context)
 
-        kept, choice = scan_capped(forest.request[order], forest.path[order], seconds, batch, self._known_price())
+        kept, choice = scan_capped(forest.request[order], forest.path[order], seconds, batch, price)
         return order[kept], choice
 
     def _steady(self, choice: Choice, paths: Floats, seconds: Floats) -> Choice:
