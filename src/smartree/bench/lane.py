@@ -29,7 +29,7 @@ from smartree.engine.request import Request
 from smartree.engine.stats import EngineStats
 from smartree.sampling_params import SamplingParams
 
-WARM_UP_STEPS = 24
+WARM_UP_STEPS = 64
 """Steps of a new engine before anything counts: kernels are chosen, prices and acceptance rates are learned."""
 
 

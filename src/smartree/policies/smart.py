@@ -15,6 +15,7 @@ from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
+_LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
@@ -89,7 +90,8 @@ class SmartPolicy(BasePolicy):
             reading = levels.reading(levels.unread.rows) - levels.reading(levels.unread.usual(batch))
             # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
             steps = max(_STEPS_TO_REPAY, levels.unread.rows / max(batch, 1))
-            if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps):
+            margin = _LEAST_GAIN * self._plain_seconds
+            if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps + margin):
                 return roots
         levels.scouting = True
         return roots[: levels.unread.scouts(batch)] if self._looks.seconds >= levels.of(0, 1) else roots[:0]
@@ -122,6 +124,8 @@ class SmartPolicy(BasePolicy):
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
+        if len(forest) == forest.batch:
+            return self._nothing(forest)
         uneven_costs = self.state.batch > 1 and not self._model.padding.free
         if self.options.padded or uneven_costs:
             order, self._choice = self._scan_widths(forest) if self.options.padded else self._scan_uneven(forest)
@@ -137,6 +141,14 @@ class SmartPolicy(BasePolicy):
         self._last_count = count
         self.predict(forest, selected)
         return selected
+
+    def _nothing(self, forest: Forest) -> Ints:
+        """Selects nothing, as nothing was drafted."""
+        nodes = np.empty(0, np.int64)
+        self._last_count = 0
+        self._choice = Choice(0, float(self.state.batch), float(self._step_seconds(0)[0]))
+        self.predict(forest, nodes)
+        return nodes
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
