@@ -1,10 +1,9 @@
 """The tables of docs/results.md, from what `smartree bench` wrote; the text around them is written by hand.
 
-Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json FLOAT32.json JOINED.json
+Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json FLOAT32.json
 
-GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none, eagle2 and smart at
-temperature 1; FLOAT32 every policy; JOINED none and smart with lookup joined to the head. What stands between the
-markers in docs/results.md is replaced.
+GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none and smart at
+temperature 1; FLOAT32 every policy. What stands between the markers in docs/results.md is replaced.
 """
 
 from __future__ import annotations
@@ -133,14 +132,13 @@ def steps(rows: list[Row]) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Writes the tables into the page."""
-    greedy, sampled, exact, joined = (rows_of(file) for file in files)
+    greedy, sampled, exact = (rows_of(file) for file in files)
     parts = {
         "Aims": aims(greedy, sampled, exact),
         "Speedup over plain decoding at T=0, tau in brackets": speeds(greedy, ("smart", "oracle", "paper", "eagle2"))
         + "\n\n"
         + chosen(greedy),
-        "At T=1": speeds(sampled, ("smart", "eagle2")),
-        "With lookup joined, T=0": speeds(joined, ("smart",)),
+        "At T=1": speeds(sampled, ("smart",)),
         "Where a step's time goes": steps(greedy),
     }
     text = PAGE.read_text(encoding="utf-8")
@@ -151,6 +149,6 @@ def main(files: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 4:
         raise SystemExit(__doc__)
     main(sys.argv[1:])
