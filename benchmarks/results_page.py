@@ -3,7 +3,7 @@
 Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json FLOAT32.json
 
 GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none and smart at
-temperature 1; FLOAT32 every policy. What stands between the markers in docs/results.md is replaced.
+temperature 1; FLOAT32 is of benchmarks/identical.py. What stands between the markers in docs/results.md is replaced.
 """
 
 from __future__ import annotations
