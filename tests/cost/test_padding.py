@@ -92,8 +92,8 @@ def test_a_profile_keeps_its_uneven_passes_and_what_follows_from_them() -> None:
     again = Profile.from_json(json.loads(json.dumps(profile.to_json())))
     assert again == profile
     assert profile.to_json()["uneven"][0] == asdict(profile.uneven[0])
-    assert again.padding() == again.cost_model().padding == profile.padding()
-    assert again.padding().seconds == pytest.approx(1e-3)
+    assert again.cost_model().padding == profile.cost_model().padding
+    assert again.cost_model().padding.seconds == pytest.approx(1e-3)
 
 
 def test_a_profile_without_uneven_passes_makes_padding_free() -> None:

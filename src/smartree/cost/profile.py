@@ -14,7 +14,7 @@ from smartree.cost.draft import DraftCost, level_points
 from smartree.cost.fits import curve_fits
 from smartree.cost.key import ProfileKey
 from smartree.cost.model import CostModel
-from smartree.cost.padding import PaddingCost, UnevenPoint, fit_padding
+from smartree.cost.padding import UnevenPoint, fit_padding
 from smartree.cost.table import CostPoint, CostTable
 from smartree.errors import InputError
 
@@ -44,10 +44,6 @@ class Profile:
         """The model that policies ask."""
         table = CostTable(self.verify)
         return CostModel(table, self.draft, padding=fit_padding(self.uneven, table))
-
-    def padding(self) -> PaddingCost:
-        """What trees of different sizes cost beside their rows."""
-        return self.cost_model().padding
 
     def to_json(self) -> dict[str, Any]:
         """The profile as the JSON object of design 7."""

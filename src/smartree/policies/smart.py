@@ -71,8 +71,7 @@ class SmartPolicy(BasePolicy):
         self._expanded = []
         self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
-        plain = Choice(0, float(state.batch), float(self._step_seconds(0)[0]))
-        self._choice = self._scan_pool(forest) if forest.planted else plain
+        self._choice = self._scan_pool(forest) if forest.planted else self._plain()
         if not self._model.draft.by_level or not self._levels.unread.is_long(state.batch):
             return frontier
         return self._beginners(forest, frontier)
@@ -146,9 +145,13 @@ class SmartPolicy(BasePolicy):
         """Selects nothing, as nothing was drafted."""
         nodes = np.empty(0, np.int64)
         self._last_count = 0
-        self._choice = Choice(0, float(self.state.batch), float(self._step_seconds(0)[0]))
+        self._choice = self._plain()
         self.predict(forest, nodes)
         return nodes
+
+    def _plain(self) -> Choice:
+        """The step as it is without a node, what has been drafted included."""
+        return Choice(0, float(self.state.batch), float(self._step_seconds(0)[0]))
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
