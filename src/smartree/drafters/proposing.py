@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from smartree.models.native.choice import likeliest, takes
 from smartree.tree.forest import Candidates, Ints
 
 _LEAST_PROBABILITY = 1e-9
@@ -29,16 +31,24 @@ def top_children(
         token_ids: [draft vocabulary] the target's id of each draft token; None if they are the same.
     """
     top_k = min(top_k, logits.shape[-1])
-    scores = logits.float()
-    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
-        scores = scores / scores.new_tensor([temperature or 1.0 for temperature in temperatures])[:, None]
-    best = torch.softmax(scores, dim=-1).topk(top_k, dim=-1)
-    tokens = best.indices.cpu().numpy().ravel()
+    tokens, probabilities = _likeliest(logits, temperatures, top_k)
     return Candidates(
         np.repeat(nodes, top_k),
         tokens if token_ids is None else token_ids[tokens],
-        np.clip(best.values.cpu().numpy().astype(np.float64).ravel(), _LEAST_PROBABILITY, 1.0),
+        np.clip(probabilities, _LEAST_PROBABILITY, 1.0),
         np.tile(np.arange(top_k), len(nodes)),
         np.full(len(tokens), -1),
         np.zeros(len(tokens)),
     )
+
+
+def _likeliest(logits: torch.Tensor, temperatures: Sequence[float], count: int) -> tuple[Ints, NDArray[np.float64]]:
+    """[n * count] draft tokens and their probabilities, node by node."""
+    if takes(logits):
+        tokens, probabilities = likeliest(logits, temperatures, count)
+        return tokens.ravel(), probabilities.ravel()
+    scores = logits.float()
+    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
+        scores = scores / scores.new_tensor([temperature or 1.0 for temperature in temperatures])[:, None]
+    best = torch.softmax(scores, dim=-1).topk(count, dim=-1)
+    return best.indices.cpu().numpy().ravel(), best.values.cpu().numpy().astype(np.float64).ravel()

@@ -77,6 +77,11 @@ class SlotCache:
         """Where it lies."""
         return self.values.device
 
+    @property
+    def views(self) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of every layer; another object once the cache has grown."""
+        return self._views
+
     def _empty(self, rows: int, dtype: torch.dtype, device: torch.device, transposed: bool) -> torch.Tensor:
         ends = (self.shape.head_dim, rows) if transposed else (rows, self.shape.head_dim)
         tensor = torch.zeros((self.shape.layers, self.slots, self.shape.kv_heads, *ends), dtype=dtype, device=device)

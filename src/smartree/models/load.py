@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from smartree.errors import InputError
 from smartree.models.attention import register_attention
 from smartree.models.cache import CacheShape
 from smartree.models.demo import DEMO_NAME, demo_folder
+from smartree.models.native.decoder import NativeDecoder
+from smartree.models.native.recognise import native_refusal
 from smartree.models.surgery import fuse_norms, merge_linears, prepack_linears
 
 
@@ -38,6 +40,8 @@ class LoadedModel:
         eos_ids: end-of-sequence tokens.
         fingerprint: short hash of the configuration, for profile keys.
         cache_shape: sizes of its cache.
+        native: its layers as the native kernels run them; None if torch runs the model's own code.
+        kernels: "native", or "torch" and why.
     """
 
     name: str
@@ -50,6 +54,8 @@ class LoadedModel:
     eos_ids: frozenset[int]
     fingerprint: str
     cache_shape: CacheShape
+    native: NativeDecoder | None = None
+    kernels: str = "torch"
 
 
 def pick_device(name: str) -> torch.device:
@@ -144,14 +150,21 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
         fingerprint=_fingerprint(config),
         cache_shape=shape,
     )
-    from smartree.models.probe import check_packed_attention  # it runs a pass, so it imports the runner
+    from smartree.models.probe import check_native, check_packed_attention  # they run passes, so they import the runner
 
     check_packed_attention(loaded)
     fuse_norms(model)
-    merge_linears(model)
-    if loaded.device.type == "cpu":
-        prepack_linears(model)
-    return loaded
+    refusal = native_refusal(model, shape)
+    if refusal is None:
+        native = check_native(loaded)
+        if native is not None:
+            return replace(loaded, native=native, kernels="native")
+        refusal = "its layers are put together in another way than LLaMA's"
+    else:
+        merge_linears(model)
+        if loaded.device.type == "cpu":
+            prepack_linears(model)
+    return replace(loaded, kernels=f"torch ({refusal})")
 
 
 def _window(config: Any) -> int:

@@ -28,6 +28,7 @@ class RowGroup:
             largest size.
         column_depths: [b, m] depths of the rows base .. base + m - 1; None derives them from `depths`, which only a
             tree that is fed in one go allows.
+        causal: True if every row sees all rows of its request before it, and itself: no tree.
     """
 
     slots: Sequence[int]
@@ -37,6 +38,7 @@ class RowGroup:
     depths: NDArray[np.int64]
     mask: NDArray[np.bool_]
     column_depths: NDArray[np.int64] | None = None
+    causal: bool = False
     width: int = field(init=False)
     """n: new rows of the largest request."""
     reach: int = field(init=False)
@@ -152,4 +154,5 @@ def causal_group(slot: int, cached: int, size: int) -> RowGroup:
         np.array([size]),
         np.arange(size),
         np.tril(np.ones((1, size, size), bool)),
+        causal=True,
     )

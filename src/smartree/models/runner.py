@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from smartree.models.cache import SlotCache
 from smartree.models.load import LoadedModel
+from smartree.models.native.decoder import NativeRunner
+from smartree.models.native.rows import NativeRows
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.taps import LayerTaps
@@ -34,6 +36,7 @@ class ModelRunner:
         rows = min(_FIRST_ROWS, window)
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
+        self._native = NativeRunner(loaded.native, self.cache) if loaded.native is not None else None
 
     @torch.inference_mode()
     def forward(
@@ -50,6 +53,8 @@ class ModelRunner:
             [K, vocabulary] logits.
         """
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
+        if self._native is not None:
+            return self._run_natively(self._native, groups, tokens, keep)
         packed = PackedPass(groups, self.cache)
         with self.taps.listening() if self.taps else nullcontext():
             output = self.model(
@@ -62,11 +67,30 @@ class ModelRunner:
         logits: torch.Tensor = output.logits
         return logits[0]
 
+    def _run_natively(
+        self,
+        native: NativeRunner,
+        groups: Sequence[RowGroup],
+        tokens: NDArray[np.int64],
+        keep: NDArray[np.int64] | None,
+    ) -> torch.Tensor:
+        embeddings = self.model.get_input_embeddings()(torch.from_numpy(tokens))
+        layers = self.taps.layers if self.taps else ()
+        output = native.run(NativeRows(groups), embeddings, keep, tapped=layers)
+        if self.taps:
+            self.taps.take(output.tapped)
+        assert output.logits is not None
+        return output.logits
+
     @torch.inference_mode()
     def commit(self, request_id: int, rows: Sequence[int]) -> None:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
         start = self.seating.cached[request_id]
-        self.cache.move_rows(self.seating.slot(request_id), rows, start)
+        moves = [(row, start + place) for place, row in enumerate(rows) if row != start + place]
+        if moves and self._native is not None:
+            self._native.move_rows(self.seating.slot(request_id), *zip(*moves, strict=True))
+        elif moves:
+            self.cache.move_rows(self.seating.slot(request_id), rows, start)
         self.seating.cached[request_id] = start + len(rows)
 
     @torch.inference_mode()

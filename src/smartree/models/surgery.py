@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 from torch.nn.functional import rms_norm
+
+from smartree.models.native.library import why_not
+from smartree.models.native.matrix import NativeLinear, fits
 
 
 class FusedRMSNorm(nn.Module):
@@ -132,16 +135,30 @@ def fuse_norms(model: nn.Module) -> int:
 
 
 def prepack_linears(model: nn.Module) -> int:
-    """Prepacks every plain bfloat16 linear layer on a CPU that multiplies bfloat16; returns how many."""
+    """Prepacks every plain bfloat16 linear layer on a CPU that multiplies bfloat16; returns how many.
+
+    For our own kernels where they run, else for oneDNN.
+    """
+    if why_not() is None:
+        return _replace(model, fits, NativeLinear)
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return 0
+    return _replace(model, _is_plain_bfloat16, PrepackedLinear)
+
+
+def _replace(model: nn.Module, chosen: Callable[[nn.Module], bool], by: Callable[[nn.Linear], nn.Module]) -> int:
     count = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16 and child.weight.device.type == "cpu":
-                setattr(parent, name, PrepackedLinear(child))
+            if chosen(child):
+                assert isinstance(child, nn.Linear)
+                setattr(parent, name, by(child))
                 count += 1
     return count
+
+
+def _is_plain_bfloat16(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
 @torch.no_grad()
@@ -164,7 +181,7 @@ def _fused(norm: nn.Module) -> FusedRMSNorm | None:
 
 def weight_of(module: nn.Module) -> torch.Tensor:
     """[out, in] the weight of a linear layer, whatever surgery did to it."""
-    if isinstance(module, PrepackedLinear):
+    if isinstance(module, PrepackedLinear | NativeLinear):
         return module.dense()
     if isinstance(module, MergedPart):
         return module.weight()

@@ -35,6 +35,15 @@ class LayerTaps:
         if wrong is not None:
             raise InputError(f"Layer {wrong} is wanted of a model with {len(self._modules)} layers.")
         self._states: dict[int, torch.Tensor] = {}
+        self._side_by_side: torch.Tensor | None = None
+
+    def take(self, states: torch.Tensor | None) -> None:
+        """Keeps what a native pass gave, which calls no modules.
+
+        Args:
+            states: [N, layers * hidden] the tapped states, side by side.
+        """
+        self._side_by_side = states
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -54,6 +63,8 @@ class LayerTaps:
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """[M, layers * hidden] the tapped states of rows `index` of the last pass, side by side."""
+        if self._side_by_side is not None:
+            return self._side_by_side.index_select(0, index)
         return torch.cat([self._states[layer].index_select(0, index) for layer in self.layers], dim=-1)
 
     def _entering(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from smartree.models.native.choice import argmax, takes
 from smartree.sampling_params import SamplingParams
 from smartree.verify.noise import GumbelNoise
 
@@ -43,17 +44,21 @@ class Sampler:
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         """The tokens of `draws` from `logits` [K, vocabulary]."""
-        rows = logits[[draw.row for draw in draws]]
-        if all(draw.params.greedy for draw in draws):
+        wanted = [draw.row for draw in draws]
+        greedy = all(draw.params.greedy for draw in draws)
+        if greedy and takes(logits):
+            return argmax(logits, wanted)
+        rows = logits[wanted]
+        if greedy:
             # The same as argmax, the first of equal ones included, and six times as fast for bfloat16 on the CPU.
             return rows.max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
         if self._noise is None:
             self._noise = GumbelNoise(self._vocab_size, self._device)
         scores = filtered_logits(rows, [draw.params for draw in draws])
         noise = self._noise.rows([draw.seed for draw in draws], [draw.position for draw in draws])
-        greedy = [draw.params.greedy for draw in draws]
-        if any(greedy):
-            noise[torch.tensor(greedy, device=self._device)] = 0.0
+        argmaxes = [draw.params.greedy for draw in draws]
+        if any(argmaxes):
+            noise[torch.tensor(argmaxes, device=self._device)] = 0.0
         return (scores + noise).max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
 
 

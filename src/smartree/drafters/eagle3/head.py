@@ -90,7 +90,7 @@ class Layer(nn.Module):
 
     def __init__(self, spec: Eagle3Spec, layer: int) -> None:
         super().__init__()
-        self._first, self._norm_before_residual = layer == 0, spec.norm_before_residual
+        self._first, self.norm_before_residual = layer == 0, spec.norm_before_residual
         self.self_attn = Attention(spec, layer)
         self.mlp = Mlp(spec)
         self.input_layernorm = Norm(spec.hidden_size, spec.eps)
@@ -108,7 +108,7 @@ class Layer(nn.Module):
         residual = states
         if self.hidden_norm is not None:
             normed = self.hidden_norm(states)
-            residual = normed if self._norm_before_residual else states
+            residual = normed if self.norm_before_residual else states
             inputs = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
         else:
             inputs = self.input_layernorm(states)

@@ -12,11 +12,14 @@ from torch.nn.functional import embedding, pad
 
 from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
 from smartree.drafters.eagle3.head import Eagle3Head, Rotary
+from smartree.drafters.eagle3.native import native_fits, native_head
 from smartree.drafters.eagle3.spec import Eagle3Spec
 from smartree.errors import InputError
 from smartree.models.attention import packed_attention
 from smartree.models.cache import CacheShape, SlotCache
 from smartree.models.load import LoadedModel
+from smartree.models.native.decoder import NativeRunner
+from smartree.models.native.rows import NativeRows
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.surgery import merge_linears, prepack_linears, weight_of
@@ -65,7 +68,9 @@ class LoadedHead:
         moved = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
         head.load_state_dict(moved, assign=True)
         head.requires_grad_(False)
-        merge_linears(head)
+        self.native = native_fits(self.spec, head)
+        if not self.native:
+            merge_linears(head)
         if target.device.type == "cpu":
             prepack_linears(head)
         return head
@@ -124,6 +129,7 @@ class HeadRunner:
         shape = CacheShape(spec.layers, spec.kv_heads, spec.head_dim)
         self.cache = SlotCache(shape, slots + 1, min(_FIRST_ROWS, window), loaded.dtype, loaded.device)
         self._rotary = Rotary(spec, positions, loaded.dtype, loaded.device)
+        self._native = NativeRunner(native_head(loaded.head, self._rotary), self.cache) if loaded.native else None
 
     @torch.inference_mode()
     def features(self, states: torch.Tensor) -> torch.Tensor:
@@ -145,6 +151,13 @@ class HeadRunner:
             [N, H] states for the next level, [N, H] what `logits` reads.
         """
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
+        if self._native is not None:
+            embeddings = self.loaded.embed(tokens)
+            output = self._native.run(
+                NativeRows(groups), features, None, embeddings=embeddings, states=True, logits=False
+            )
+            assert output.states is not None
+            return output.normed if self.loaded.spec.norm_output else output.states, output.normed
         packed = PackedPass(groups, self.cache)
         attentions, rows = self.loaded.attentions, len(tokens)
 
@@ -175,7 +188,7 @@ class HeadRunner:
 
     def _missing(self, rows: int) -> int:
         """Rows of zeros behind so many rows."""
-        if self.loaded.device.type != "cpu":
+        if self.loaded.device.type != "cpu" or self._native is not None:
             return 0
         return -rows % (_FEW_ROWS if rows <= _MANY_ROWS else _MANY_ROWS)
 

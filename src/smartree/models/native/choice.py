@@ -1,0 +1,47 @@
+"""Choosing among logits: the best token of a row, the likeliest children of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smartree.models.native.library import library, why_not
+
+Likeliest = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+def takes(logits: torch.Tensor) -> bool:
+    """True for bfloat16 logits on a CPU where the kernels run."""
+    return logits.dtype == torch.bfloat16 and logits.device.type == "cpu" and why_not() is None
+
+
+def argmax(logits: torch.Tensor, rows: Sequence[int]) -> list[int]:
+    """The first of the largest of each of these rows of [K, vocabulary] logits."""
+    logits = logits.contiguous()
+    wanted = np.array(rows, np.int64)
+    best = np.empty(len(wanted), np.int64)
+    addresses = wanted.ctypes.data, len(wanted), best.ctypes.data
+    library().argmax(logits.data_ptr(), logits.shape[-1], *addresses, torch.get_num_threads())
+    return best.tolist()
+
+
+def likeliest(logits: torch.Tensor, temperatures: Sequence[float], count: int) -> Likeliest:
+    """[n, count] likeliest entries of [n, vocabulary] logits and their probabilities, falling.
+
+    Args:
+        logits: bfloat16.
+        temperatures: [n] that the logits are divided by; 0 counts as 1.
+        count: entries of a row.
+    """
+    logits = logits.contiguous()
+    rows, size = logits.shape
+    sharpen = np.array([1 / (temperature or 1.0) for temperature in temperatures], np.float32)
+    tokens, probabilities = np.empty((rows, count), np.int64), np.empty((rows, count))
+    library().likeliest(
+        *(logits.data_ptr(), rows, size, sharpen.ctypes.data, count),
+        *(tokens.ctypes.data, probabilities.ctypes.data, torch.get_num_threads()),
+    )
+    return tokens, probabilities

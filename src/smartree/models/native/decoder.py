@@ -1,0 +1,199 @@
+"""A stack of LLaMA-like decoder layers, run by one native call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smartree.models.cache import CacheShape, SlotCache
+from smartree.models.native.library import Session, library
+from smartree.models.native.matrix import NativeLinear
+from smartree.models.native.rows import NativeRows
+from smartree.models.native.structs import Cache, Layer, Matrix, Model
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLayer:
+    """What a decoder layer consists of; norms are [size] in float32.
+
+    Attributes:
+        linears: q, k, v, o, gate, up, down.
+        norm_in: before attention.
+        norm_post: before the MLP.
+        norm_q, norm_k: of each head, or None.
+        norm_hidden: of the features, in the first layer of an EAGLE head, which joins them with embeddings.
+        eps: of all norms.
+        scale: of the scores.
+        window: positions a row looks back, itself included; 0 sees all.
+        normed_residual: an EAGLE head's residual stream continues with the normed features.
+    """
+
+    linears: tuple[NativeLinear, ...]
+    norm_in: torch.Tensor
+    norm_post: torch.Tensor
+    norm_q: torch.Tensor | None
+    norm_k: torch.Tensor | None
+    eps: float
+    scale: float
+    window: int = 0
+    norm_hidden: torch.Tensor | None = None
+    normed_residual: bool = False
+
+    def struct(self) -> Layer:
+        """For the kernels; this object must outlive it."""
+        norms = (self.norm_in, self.norm_post, self.norm_q, self.norm_k, self.norm_hidden)
+        return Layer(
+            *(linear.matrix for linear in self.linears),
+            *(None if norm is None else norm.data_ptr() for norm in norms),
+            self.eps,
+            self.scale,
+            self.window,
+            self.normed_residual,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOutput:
+    """What a pass gives.
+
+    Attributes:
+        states: [N, hidden] what leaves the last layer, if asked for.
+        normed: [K, hidden] the kept rows behind the last norm.
+        logits: [K, outputs] of the kept rows, if asked for.
+        tapped: [N, taps * hidden] states entering the tapped layers, side by side, if there are any.
+    """
+
+    states: torch.Tensor | None
+    normed: torch.Tensor
+    logits: torch.Tensor | None
+    tapped: torch.Tensor | None
+
+
+class NativeDecoder:
+    """Weights of a stack; engines share it, each with a `NativeRunner`."""
+
+    def __init__(
+        self,
+        layers: Sequence[NativeLayer],
+        shape: CacheShape,
+        hidden: int,
+        norm_out: torch.Tensor,
+        head: NativeLinear,
+        cosines: NDArray[np.float32],
+        sines: NDArray[np.float32],
+    ) -> None:
+        """Args:
+        layers: from the first to the last.
+        shape: of the cache.
+        hidden: size of the residual stream.
+        norm_out: [hidden] float32, behind the last layer.
+        head: output rows.
+        cosines: [positions, head_dim] of the rotations.
+        sines: the same.
+        """
+        self.layers, self.norm_out, self.head = tuple(layers), norm_out, head
+        self.hidden, self.outputs = hidden, head.out_features
+        self.cosines, self.sines = cosines, sines
+        first = self.layers[0]
+        heads = first.linears[0].out_features // shape.head_dim
+        self._structs = (Layer * len(layers))(*(layer.struct() for layer in self.layers))
+        self.struct = Model(
+            *(hidden, heads, shape.kv_heads, shape.head_dim, len(layers)),
+            self._structs,
+            norm_out.data_ptr(),
+            first.eps,
+            Matrix.from_buffer_copy(head.matrix),
+        )
+
+
+class NativeRunner:
+    """Runs passes of a decoder over a slot cache."""
+
+    def __init__(self, decoder: NativeDecoder, cache: SlotCache) -> None:
+        self._decoder, self._cache = decoder, cache
+        self._session = Session(library())
+        self._views: object = None
+        self._addresses = Cache()
+
+    def run(
+        self,
+        rows: NativeRows,
+        inputs: torch.Tensor,
+        keep: NDArray[np.int64] | None,
+        *,
+        embeddings: torch.Tensor | None = None,
+        tapped: Sequence[int] = (),
+        states: bool = False,
+        logits: bool = True,
+    ) -> NativeOutput:
+        """One pass; it stores its rows in the cache.
+
+        Args:
+            rows: who the rows belong to.
+            inputs: [N, hidden] bfloat16, what enters the first layer.
+            keep: [K] rows whose logits are wanted; None wants all.
+            embeddings: [N, hidden] of the tokens, for an EAGLE head.
+            tapped: layers whose entering states are wanted.
+            states: whether what leaves the last layer is wanted.
+            logits: whether logits are wanted, not just what they are made of.
+        """
+        decoder, count = self._decoder, len(rows)
+        kept = np.arange(count, dtype=np.int32) if keep is None else np.ascontiguousarray(keep, dtype=np.int32)
+        taps = np.array(tapped, np.int32)
+        output = NativeOutput(
+            _empty(count, decoder.hidden) if states else None,
+            _empty(len(kept), decoder.hidden),
+            _empty(len(kept), decoder.outputs) if logits else None,
+            _empty(count, len(taps) * decoder.hidden) if len(taps) else None,
+        )
+        inputs = inputs.contiguous()
+        cosines, sines = decoder.cosines[rows.positions], decoder.sines[rows.positions]
+        struct = rows.struct(cosines, sines)
+        library().run_pass(
+            self._session.handle,
+            ctypes.byref(decoder.struct),
+            ctypes.byref(self._addresses_now()),
+            ctypes.byref(struct),
+            *(_address(tensor) for tensor in (inputs, embeddings)),
+            *(taps.ctypes.data, len(taps), _address(output.tapped), _address(output.states)),
+            *(kept.ctypes.data, len(kept), _address(output.normed), _address(output.logits)),
+            torch.get_num_threads(),
+        )
+        return output
+
+    def move_rows(self, slot: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Moves cached rows of a slot, in all layers; targets rise and lie before their sources."""
+        shape, count = self._cache.shape, len(sources)
+        slots, old, new = (np.array(part, np.int32) for part in ([slot] * count, sources, targets))
+        library().move(
+            ctypes.byref(self._addresses_now()),
+            *(shape.layers, shape.kv_heads, shape.head_dim),
+            *(slots.ctypes.data, old.ctypes.data, new.ctypes.data, count, torch.get_num_threads()),
+        )
+
+    def _addresses_now(self) -> Cache:
+        """Where the cache's layers lie: elsewhere once it has grown."""
+        views = self._cache.views
+        if views is not self._views:
+            self._views = views
+            keys, values = zip(*views, strict=True)
+            array = ctypes.c_void_p * len(views)
+            self._addresses = Cache(
+                array(*(key.data_ptr() for key in keys)),
+                array(*(value.data_ptr() for value in values)),
+                self._cache.rows,
+            )
+        return self._addresses
+
+
+def _empty(*size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.bfloat16)
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

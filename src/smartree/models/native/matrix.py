@@ -1,0 +1,75 @@
+"""Linear layers in the order in which the kernels read them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import nn
+from torch.nn.functional import pad
+
+from smartree.models.native.library import Session, library
+from smartree.models.native.structs import Matrix
+
+_COLUMNS = 32  # outputs of a block; `kColumns` of the kernels
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs] -> [ceil(outputs / 32), inputs / 2, 32, 2], zeros behind the last output."""
+    outputs, inputs = weight.shape
+    filled = pad(weight, (0, 0, 0, -outputs % _COLUMNS))
+    return filled.view(-1, _COLUMNS, inputs // 2, 2).transpose(1, 2).contiguous()
+
+
+def unpack(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """The inverse of `pack`, a copy."""
+    blocks, pairs = packed.shape[:2]
+    return packed.transpose(1, 2).reshape(blocks * _COLUMNS, pairs * 2)[:outputs].clone()
+
+
+class NativeLinear(nn.Module):
+    """A bfloat16 linear layer that the kernels run: a row's result does not depend on the other rows."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.packed = pack(linear.weight.detach())
+        self.bias = linear.bias
+        self._wide_bias = None if linear.bias is None else linear.bias.detach().float()
+        self.matrix = Matrix(
+            self.packed.data_ptr(),
+            None if self._wide_bias is None else self._wide_bias.data_ptr(),
+            self.in_features,
+            self.out_features,
+        )
+        self._session = Session(library())
+
+    def dense(self) -> torch.Tensor:
+        """[out, in] the weight in the usual layout, a copy."""
+        return unpack(self.packed, self.out_features)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """inputs @ weight.T + bias."""
+        rows = inputs.reshape(-1, self.in_features).contiguous()
+        output = torch.empty(len(rows), self.out_features, dtype=torch.bfloat16)
+        library().linear(
+            self._session.handle,
+            ctypes.byref(self.matrix),
+            rows.data_ptr(),
+            len(rows),
+            output.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return output.view(*inputs.shape[:-1], self.out_features)
+
+    __call__ = forward  # hooks cost more than some of these products
+
+
+def fits(linear: nn.Module) -> bool:
+    """True for a plain bfloat16 linear layer on a CPU, of a size that the kernels take."""
+    return (
+        type(linear) is nn.Linear
+        and linear.weight.dtype == torch.bfloat16
+        and linear.weight.device.type == "cpu"
+        and linear.in_features % 2 == 0
+    )

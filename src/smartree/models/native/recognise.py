@@ -1,0 +1,126 @@
+"""Finds out whether a Hugging Face model is a stack that the kernels can run."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import silu
+from transformers import PreTrainedModel
+
+from smartree.models.cache import CacheShape
+from smartree.models.native.decoder import NativeDecoder, NativeLayer
+from smartree.models.native.library import why_not
+from smartree.models.native.matrix import NativeLinear, fits
+from smartree.models.surgery import FusedRMSNorm
+
+_WIDTH = 32  # sizes are multiples of it
+_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj")
+
+
+def native_refusal(model: PreTrainedModel, shape: CacheShape) -> str | None:
+    """Why the kernels cannot run a model; None if every layer has the parts of a LLaMA layer (Qwen's head norms and
+    biases included) and no others.
+
+    Whether the parts are put together in the same way is for numbers to say: `check_native` in `probe.py`.
+
+    Args:
+        model: with fused norms.
+        shape: of its cache.
+    """
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    if device.type != "cpu" or dtype != torch.bfloat16:
+        return f"{str(dtype).removeprefix('torch.')} on {device.type}"
+    lacking = why_not()
+    if lacking is not None:
+        return lacking
+    base = getattr(model, "model", None)
+    config = model.config.get_text_config(decoder=True)
+    if any(size % _WIDTH for size in (shape.head_dim, config.hidden_size, getattr(config, "intermediate_size", 1))):
+        return f"sizes that are no multiples of {_WIDTH}"
+    if not all(hasattr(base, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
+        return "parts that are not LLaMA's"
+    assert base is not None
+    plain = (
+        fits(model.get_output_embeddings())
+        and isinstance(base.norm, FusedRMSNorm)
+        and len(inspect.signature(base.rotary_emb.forward).parameters) == 2  # rotations are the same in all layers
+        and all(_is_plain(layer) for layer in base.layers)
+    )
+    return None if plain else "parts that are not LLaMA's"
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    if {name for name, _ in layer.named_children()} != _PARTS:
+        return False
+    attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
+    own = {name for name, child in attention.named_children()} - set(_ATTENTION)
+    norms = [getattr(attention, name) for name in own]
+    norms += [layer.input_layernorm, layer.post_attention_layernorm]
+    return (
+        own in (set(), {"q_norm", "k_norm"})
+        and all(isinstance(norm, FusedRMSNorm) for norm in norms)
+        and len({norm.eps for norm in norms}) == 1
+        and all(fits(getattr(attention, name, nn.Identity())) for name in _ATTENTION)
+        and {name for name, _ in mlp.named_children()} == {*_MLP, "act_fn"}
+        and all(fits(getattr(mlp, name)) for name in _MLP)
+        and _is_silu(mlp.act_fn)
+    )
+
+
+def _is_silu(activation: Any) -> bool:
+    probe = torch.linspace(-4, 4, 33)
+    return bool(torch.allclose(activation(probe), silu(probe), atol=1e-6))
+
+
+@torch.inference_mode()
+def build_decoder(model: PreTrainedModel, shape: CacheShape, window: int) -> NativeDecoder:
+    """The native form of a model that `looks_native`; its linear layers are `NativeLinear` already.
+
+    Args:
+        model: after the surgery.
+        shape: of its cache.
+        window: most positions.
+    """
+    base: Any = model.model
+    positions = torch.arange(window)[None]
+    cosines, sines = base.rotary_emb(torch.empty(0, dtype=torch.bfloat16), positions)
+    return NativeDecoder(
+        [_layer(layer, model.config) for layer in base.layers],
+        shape,
+        base.norm.weight.numel(),
+        wide(base.norm),
+        _linear(model.get_output_embeddings()),
+        *(np.ascontiguousarray(part[0].float().numpy()) for part in (cosines, sines)),
+    )
+
+
+def _layer(layer: Any, config: Any) -> NativeLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
+    linears = [getattr(attention, name) for name in _ATTENTION] + [getattr(mlp, name) for name in _MLP]
+    return NativeLayer(
+        tuple(_linear(linear) for linear in linears),
+        norm_in=wide(layer.input_layernorm),
+        norm_post=wide(layer.post_attention_layernorm),
+        norm_q=wide(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        norm_k=wide(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        eps=layer.input_layernorm.eps,
+        scale=float(attention.scaling),
+        window=int(window or 0),
+    )
+
+
+def wide(norm: Any) -> torch.Tensor:
+    """[size] a norm's weight in float32."""
+    return norm.weight.detach().float()  # type: ignore[no-any-return]
+
+
+def _linear(module: nn.Module | None) -> NativeLinear:
+    assert isinstance(module, NativeLinear)
+    return module
