@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from smartree.models.huge_pages import empty_in_large_pages
+
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
@@ -84,7 +86,11 @@ class SlotCache:
 
     def _empty(self, rows: int, dtype: torch.dtype, device: torch.device, transposed: bool) -> torch.Tensor:
         ends = (self.shape.head_dim, rows) if transposed else (rows, self.shape.head_dim)
-        tensor = torch.zeros((self.shape.layers, self.slots, self.shape.kv_heads, *ends), dtype=dtype, device=device)
+        size = (self.shape.layers, self.slots, self.shape.kv_heads, *ends)
+        if device.type == "cpu":
+            tensor = empty_in_large_pages(size, dtype).zero_()
+        else:
+            tensor = torch.zeros(size, dtype=dtype, device=device)
         return tensor.transpose(-1, -2) if transposed else tensor
 
     def _layer_views(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import rms_norm
 
+from smartree.models.huge_pages import LargePages
 from smartree.models.native.library import why_not
 from smartree.models.native.matrix import NativeLinear, fits
 
@@ -140,7 +141,8 @@ def prepack_linears(model: nn.Module) -> int:
     For our own kernels where they run, else for oneDNN.
     """
     if why_not() is None:
-        return _replace(model, fits, NativeLinear)
+        pages = LargePages()
+        return _replace(model, fits, lambda linear: NativeLinear(linear, pages))
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return 0
     return _replace(model, _is_plain_bfloat16, PrepackedLinear)

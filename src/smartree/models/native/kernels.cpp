@@ -68,6 +68,7 @@ constexpr int kColumns = 32;   // outputs of a weight block
 constexpr int kTileRows = 12;  // rows whose sums fit into registers beside two weight vectors
 constexpr int kQueries = 24;   // queries of an attention item
 constexpr int kEight = 8;
+constexpr int kAhead = 16;      // rows of values that are fetched ahead of their use
 
 inline float widen(bf16 value) {
   uint32_t bits = uint32_t(value) << 16;
@@ -253,6 +254,9 @@ void score_block(const bf16* const* query, const bf16* keys, int64_t rows, int d
   for (int i = 0; i < dim; i += 2) {
     const __m512i even = _mm512_maskz_loadu_epi16(inside, keys + i * rows);
     const __m512i odd = _mm512_maskz_loadu_epi16(inside, keys + (i + 1) * rows);
+    // The processor does not see that the next block's keys lie beside these.
+    _mm_prefetch(reinterpret_cast<const char*>(keys + i * rows + kColumns), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(keys + (i + 1) * rows + kColumns), _MM_HINT_T0);
     const __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
 #pragma GCC unroll 8
     for (int q = 0; q < Q; q++) {
@@ -269,23 +273,30 @@ void score_block(const bf16* const* query, const bf16* keys, int64_t rows, int d
   }
 }
 
-// sum += weights [pairs] times value rows 2p, 2p + 1, for 32 dimensions of Q queries.
-template <int Q>
-void mix_pairs(const bf16* const* weights, const bf16* values, int dim, int first, int last, float* const* sums) {
-  __m512 sum[Q][2];
-  for (int q = 0; q < Q; q++) sum[q][0] = _mm512_loadu_ps(sums[q]), sum[q][1] = _mm512_loadu_ps(sums[q] + 16);
-  for (int p = first; p < last; p++) {
-    const __m512i even = _mm512_loadu_si512(values + int64_t(2 * p) * dim);
-    const __m512i odd = _mm512_loadu_si512(values + int64_t(2 * p + 1) * dim);
-    const __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
+// sum += weights [pairs] times value rows 2p, 2p + 1, for P times 32 dimensions of Q queries.
+template <int Q, int P>
+void mix_pairs(const bf16* const* weights, const bf16* values, int dim, int pairs, float* const* sums) {
+  __m512 sum[Q][2 * P];
+  for (int q = 0; q < Q; q++)
+    for (int p = 0; p < 2 * P; p++) sum[q][p] = _mm512_loadu_ps(sums[q] + 16 * p);
+  for (int i = 0; i < pairs; i++) {
+    const bf16* row = values + int64_t(2 * i) * dim;
+#pragma GCC unroll 2
+    for (int p = 0; p < P; p++) {
+      const __m512i even = _mm512_loadu_si512(row + p * kColumns), odd = _mm512_loadu_si512(row + dim + p * kColumns);
+      _mm_prefetch(reinterpret_cast<const char*>(row + kAhead * dim + p * kColumns), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(row + (kAhead + 1) * dim + p * kColumns), _MM_HINT_T0);
+      const __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
 #pragma GCC unroll 8
-    for (int q = 0; q < Q; q++) {
-      const __m512i weight = _mm512_set1_epi32(pair_at(weights[q] + 2 * p));
-      sum[q][0] = dot(sum[q][0], low, weight);
-      sum[q][1] = dot(sum[q][1], high, weight);
+      for (int q = 0; q < Q; q++) {
+        const __m512i weight = _mm512_set1_epi32(pair_at(weights[q] + 2 * i));
+        sum[q][2 * p] = dot(sum[q][2 * p], low, weight);
+        sum[q][2 * p + 1] = dot(sum[q][2 * p + 1], high, weight);
+      }
     }
   }
-  for (int q = 0; q < Q; q++) _mm512_storeu_ps(sums[q], sum[q][0]), _mm512_storeu_ps(sums[q] + 16, sum[q][1]);
+  for (int q = 0; q < Q; q++)
+    for (int p = 0; p < 2 * P; p++) _mm512_storeu_ps(sums[q] + 16 * p, sum[q][p]);
 }
 
 struct Attention {
@@ -339,13 +350,16 @@ struct Attention {
     std::memset(sums, 0, sizeof(float) * count * dim);
     int shared = INT32_MAX;  // pairs of value rows that all queries see
     for (int row = first; row < last; row++) shared = start_of(row) > 0 ? 0 : std::min(shared, rows.contiguous[row] / 2);
-    for (int part = 0; part < dim; part += kColumns)
-      for (int q = 0; q < count; q += kEight) {
+    // As many dimensions at a time as registers hold: value rows lie one after the other, and are read in that order.
+    const int wide = dim % (2 * kColumns) == 0 ? 2 : 1, most = wide == 2 ? 6 : kEight;
+    for (int part = 0; part < dim; part += wide * kColumns)
+      for (int q = 0; q < count; q += most) {
         float* into[kEight];
-        for (int i = 0; i < std::min(kEight, count - q); i++) into[i] = sum[q + i] + part;
-        switch (std::min(kEight, count - q)) {
-#define MIX(n) case n: mix_pairs<n>(weight + q, values + part, dim, 0, shared, into); break;
-          MIX(1) MIX(2) MIX(3) MIX(4) MIX(5) MIX(6) MIX(7) MIX(8)
+        for (int i = 0; i < std::min(most, count - q); i++) into[i] = sum[q + i] + part;
+        switch (10 * wide + std::min(most, count - q)) {
+#define MIX(p, n) case 10 * p + n: mix_pairs<n, p>(weight + q, values + part, dim, shared, into); break;
+          MIX(1, 1) MIX(1, 2) MIX(1, 3) MIX(1, 4) MIX(1, 5) MIX(1, 6) MIX(1, 7) MIX(1, 8)
+          MIX(2, 1) MIX(2, 2) MIX(2, 3) MIX(2, 4) MIX(2, 5) MIX(2, 6)
 #undef MIX
         }
       }

@@ -8,17 +8,19 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
+from smartree.models.huge_pages import LargePages
 from smartree.models.native.library import Session, library
 from smartree.models.native.structs import Matrix
 
 _COLUMNS = 32  # outputs of a block; `kColumns` of the kernels
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
+def pack(weight: torch.Tensor, pages: LargePages) -> torch.Tensor:
     """[outputs, inputs] -> [ceil(outputs / 32), inputs / 2, 32, 2], zeros behind the last output."""
     outputs, inputs = weight.shape
     filled = pad(weight, (0, 0, 0, -outputs % _COLUMNS))
-    return filled.view(-1, _COLUMNS, inputs // 2, 2).transpose(1, 2).contiguous()
+    packed = pages.empty((len(filled) // _COLUMNS, inputs // 2, _COLUMNS, 2), weight.dtype)
+    return packed.copy_(filled.view(-1, _COLUMNS, inputs // 2, 2).transpose(1, 2))
 
 
 def unpack(packed: torch.Tensor, outputs: int) -> torch.Tensor:
@@ -30,10 +32,14 @@ def unpack(packed: torch.Tensor, outputs: int) -> torch.Tensor:
 class NativeLinear(nn.Module):
     """A bfloat16 linear layer that the kernels run: a row's result does not depend on the other rows."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, pages: LargePages) -> None:
+        """Args:
+        linear: whose weight and bias it takes.
+        pages: where the weight is to lie.
+        """
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.packed = pack(linear.weight.detach())
+        self.packed = pack(linear.weight.detach(), pages)
         self.bias = linear.bias
         self._wide_bias = None if linear.bias is None else linear.bias.detach().float()
         self.matrix = Matrix(
