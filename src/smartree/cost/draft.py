@@ -31,6 +31,14 @@ class _LevelCurve:
     widths: Floats
     seconds: Floats
     slope: float
+    _known: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def at(self, width: int) -> float:
+        """Seconds at one width; kept, as decisions ask for the same few widths in every step."""
+        known = self._known.get(width)
+        if known is None:
+            known = self._known[width] = float(self(width))
+        return known
 
     def __call__(self, width: int | Ints) -> Floats:
         inside = np.interp(width, self.widths, self.seconds)
@@ -82,8 +90,7 @@ class DraftCost:
         if curve is None:
             # Decisions ask for the same batch again and again.
             curve = self._curves[batch] = self._nearest_curve(batch)
-        seconds = curve(width)
-        return seconds if isinstance(width, np.ndarray) else float(seconds)
+        return curve(width) if isinstance(width, np.ndarray) else curve.at(width)
 
     def _nearest_curve(self, batch: int) -> _LevelCurve:
         """The levels of the nearest measured batch size, the smaller one on a tie."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _RATE = 0.05
+_LOOK_RATE = 0.2  # looks are rare
 _PRIOR_STEPS = 4  # that the profile's word is worth: one slow step must not end speculation before it was tried
 _OUTLIER = 3.0  # steps that take this many times what is known are slow moments of the machine
 
@@ -44,6 +45,24 @@ class DraftingCost:
             self.scale = _follow(self.scale, draft_seconds / modelled, self._steps + _PRIOR_STEPS)
         beside = max(rest_seconds - self._plain, 0.0) / levels
         self.seconds_per_level = _follow(self.seconds_per_level, beside, self._steps + _PRIOR_STEPS)
+
+    def observe_look(self, levels: int, modelled: float, draft_seconds: float, rest_seconds: float) -> None:
+        """Learns from a level that was drafted for a few requests only, after steps without: good news alone.
+
+        Such a level is dearer than one among others: it reads more, and finds nothing in the processor's caches. So if
+        it took less than what is believed of a level, the belief is too high; and as nobody speculates, no other step
+        would correct it.
+
+        Args:
+            levels: that were drafted, at least 1.
+            modelled: seconds that the drafter should have taken, before correction.
+            draft_seconds: that it took.
+            rest_seconds: of the step outside drafter and target pass.
+        """
+        if modelled > 0:
+            self.scale -= _LOOK_RATE * max(self.scale - draft_seconds / modelled, 0.0)
+        beside = max(rest_seconds - self._plain, 0.0) / levels
+        self.seconds_per_level -= _LOOK_RATE * max(self.seconds_per_level - beside, 0.0)
 
     def level(self, modelled: float) -> float:
         """Seconds that a level adds to a step, for a modelled time of the drafter."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ Kind = tuple[int, bool]
 """Batch size, and whether requests had different numbers of rows."""
 _LARGEST_SURPRISE = 0.3  # a step that took e^0.3 times the prediction counts as that much, however long it took
 _SIZES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.float64)
+_BORDERS: tuple[float, ...] = tuple(np.sqrt(_SIZES[1:] * _SIZES[:-1]).tolist())  # between neighbours, as logarithms go
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class _Local:
     __slots__ = ("counts", "means")
 
     def __init__(self) -> None:
-        self.means, self.counts = np.zeros(len(_SIZES)), np.zeros(len(_SIZES))
+        # Lists: single elements are what every step reads and changes.
+        self.means, self.counts = [0.0] * len(_SIZES), [0.0] * len(_SIZES)
 
 
 class Refinement:
@@ -85,8 +89,7 @@ class Refinement:
             predicted: what the table alone says, seconds.
             seconds: what the clock says.
         """
-        place = int(np.argmin(np.abs(np.log(_SIZES / rows))))
-        self._recent.append(_Pass((batch, uneven), place, float(np.log(seconds / predicted))))
+        self._recent.append(_Pass((batch, uneven), bisect_left(_BORDERS, rows), log(seconds / predicted)))
         if len(self._recent) < self._window:
             return
         surprises = sorted(self._surprise(seen) for seen in self._recent)
@@ -106,19 +109,19 @@ class Refinement:
         off, local = seen.log_ratio - self._log_scale, self._locals.get(seen.kind)
         if local is None:
             return off
-        count = float(local.counts[seen.place])
-        return off - float(local.means[seen.place]) * count / (count + self._strength)
+        count = local.counts[seen.place]
+        return off - local.means[seen.place] * count / (count + self._strength)
 
     def _learn(self, seen: _Pass) -> None:
         """The scale follows the mean over all sizes of even passes, a correction what is left of its own size."""
         local = self._locals.setdefault(seen.kind, _Local())
-        usual = float(local.means[seen.place])
+        usual = local.means[seen.place]
         surprise = seen.log_ratio - self._log_scale - usual
         off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
         if not seen.kind[1]:
             self._scale_count = min(self._scale_count + 1, 1 / self._rate)
             self._log_scale += off / self._scale_count
-        local.counts *= self._keep
+        local.counts = [self._keep * count for count in local.counts]
         local.counts[seen.place] += 1
         share = max(1 / local.counts[seen.place], self._local_rate)
         local.means[seen.place] += share * (off - usual)
@@ -137,8 +140,8 @@ class Refinement:
         from scipy.optimize import isotonic_regression  # slow to import, and only needed here
 
         known = len(seconds) > _SIZES
-        sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], local.counts[known]
-        means = local.means[known] * counts / (counts + self._strength)
+        sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], np.array(local.counts)[known]
+        means = np.array(local.means)[known] * counts / (counts + self._strength)
         # A size that was seen bounds its neighbours that were not.
         logs = np.log(isotonic_regression(table * np.exp(means), weights=counts + 1e-3).x / table)
         rows = np.maximum(np.arange(len(seconds)), 1.0)

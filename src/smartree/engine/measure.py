@@ -23,8 +23,11 @@ from smartree.models.folders import cache_folder
 from smartree.models.load import LoadedModel, library_versions
 from smartree.models.rehearsal import rehearsal
 from smartree.models.runner import ModelRunner
+from smartree.sampling_params import SamplingParams
+from smartree.verify.sampler import Draw, Sampler
 
 Progress = Callable[[int, int], None]
+NATIVE_NAME = "smartree native"
 _ROWS_PER_REQUEST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _MOST_ROWS = 96
 _BESIDE_A_PROMPT = 192  # rows of the largest pass of large batches: trees ride on prompts too
@@ -57,7 +60,7 @@ def profile_key(target: LoadedModel, drafter: Drafter | None) -> ProfileKey:
         model=target.fingerprint,
         drafter=drafter.fingerprint if drafter is not None else "lookup",
         dtype=str(target.dtype).removeprefix("torch."),
-        attention=ATTENTION_NAME,
+        attention=ATTENTION_NAME if target.native is None else NATIVE_NAME,
         threads=torch.get_num_threads() if target.device.type == "cpu" else 0,
         torch=torch_version,
         transformers=transformers_version,
@@ -127,7 +130,8 @@ def measure(
     passes: dict[tuple[str, int, int, int], Callable[[], None]] = {}
     for batch, rows, context in grid(max_batch, window):
         passes["verify", batch, rows, context] = _pass(runner, (rows,) * batch, context)
-    shapes = uneven_shapes(max_batch, window)
+    # The native kernels give every row its own attention: nothing is padded.
+    shapes = uneven_shapes(max_batch, window) if target.native is None else []
     for place, (sizes, context) in enumerate(shapes):
         passes["uneven", len(sizes), place, context] = _pass(runner, sizes, context)
     if drafter is not None:
@@ -153,10 +157,11 @@ def measure(
 
 def _pass(runner: ModelRunner, sizes: Sequence[int], context: int) -> Callable[[], None]:
     """A pass of the target, argmax included."""
-    run = rehearsal(runner, sizes, context)
+    run, sampler = rehearsal(runner, sizes, context), Sampler(runner.vocab_size, runner.device)
+    draws = [Draw(row, context, SamplingParams(), 0) for row in range(len(sizes))]
 
     def verify() -> None:
-        run()[: len(sizes)].argmax(dim=-1).tolist()
+        sampler.draw(run(), draws)
 
     return verify
 

@@ -73,7 +73,8 @@ class Calibration:
             np.multiply.at(flat, cells, self._keep)
             np.add.at(flat, cells, weights)
         np.add.at(self._new, rows, 1.0)
-        for row in np.flatnonzero(self._new > _STALE_SHARE * self._seen.sum(axis=1)).tolist():
+        stale = self._new[rows] > _STALE_SHARE * self._seen[rows].sum(axis=1)  # only these have news
+        for row in set(rows[stale].tolist()):
             self._fit(row)
 
     def _fit(self, row: int) -> None:

@@ -77,13 +77,16 @@ class LevelCosts:
             outcome: the step.
             uneven_seconds: that its pass took longer, by the model, as its trees were uneven.
         """
-        usual, drafted = self._usual, self.count > 0
+        usual, drafted, scouted = self._usual, self.count > 0, self.scouting
         self._usual = drafted and not self.scouting
         self.unread.update(outcome.state.batch, outcome.tokens, drafted, self.scouting)
         timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
         if timed and (usual or not drafted):
             rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
             self._model.drafting.observe(self.count, self._modelled, outcome.draft_seconds, rest)
+        elif timed and scouted and drafted:
+            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
+            self._model.drafting.observe_look(self.count, self._modelled, outcome.draft_seconds, rest)
         if drafted and self._model.draft.by_level:
             self._uneven_steps = min(self._uneven_steps + 1, _UNEVEN_STEPS)
             self._uneven += (uneven_seconds / self.count - self._uneven) / (self._uneven_steps + 1)

@@ -31,6 +31,7 @@ class Backlog:
         self._owners = np.empty(0, np.int64)
         self._waiting = 0
         self._rows: dict[int, int] = {}
+        self._stale = False  # rows of requests that were forgotten are still here
 
     def __len__(self) -> int:
         return sum(self._rows.values())
@@ -56,6 +57,8 @@ class Backlog:
         self._reduce_all()
         assert self._features is not None
         wanted = np.array(request_ids, np.int64)
+        if np.array_equal(self._owners, np.repeat(wanted, [self.rows(request_id) for request_id in request_ids])):
+            return self._take_all()
         rising = np.argsort(wanted)
         found = rising[np.minimum(np.searchsorted(wanted[rising], self._owners), len(wanted) - 1)]
         mine = wanted[found] == self._owners
@@ -66,12 +69,20 @@ class Backlog:
             self.forget(request_id)
         return taken
 
+    def _take_all(self) -> torch.Tensor:
+        """Everything as it is: what most steps ask for."""
+        taken = self._features
+        assert taken is not None
+        self._features, self._owners = None, np.empty(0, np.int64)
+        self._rows.clear()
+        return taken
+
     def forget(self, request_id: int) -> None:
         """Drops a request; its rows go when the others' are sorted out the next time, or with the last request."""
-        self._rows.pop(request_id, None)
+        self._stale |= self._rows.pop(request_id, None) is not None
         if not self._rows:
             self._states, self._state_owners, self._waiting = [], [], 0
-            self._features, self._owners = None, np.empty(0, np.int64)
+            self._features, self._owners, self._stale = None, np.empty(0, np.int64), False
 
     def _reduce_all(self) -> None:
         """Turns what waits into features, in one product, and drops rows of requests that have ended."""
@@ -79,11 +90,12 @@ class Backlog:
             return
         features = self._reduce(self._states[0] if len(self._states) == 1 else torch.cat(self._states))
         self._features = features if self._features is None else torch.cat([self._features, features])
-        self._owners = np.concatenate([self._owners, *self._state_owners])
+        owners = [self._owners, *self._state_owners] if len(self._owners) else self._state_owners
+        self._owners = owners[0] if len(owners) == 1 else np.concatenate(owners)
         self._states, self._state_owners, self._waiting = [], [], 0
-        known = np.isin(self._owners, np.fromiter(self._rows, np.int64, len(self._rows)))
-        if not known.all():
-            self._keep(known)
+        if self._stale:
+            self._stale = False
+            self._keep(np.isin(self._owners, np.fromiter(self._rows, np.int64, len(self._rows))))
 
     def _keep(self, rows: NDArray[np.bool_]) -> None:
         self._features = self._select(np.flatnonzero(rows))
