@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -16,7 +16,7 @@ _ADVICE = 14  # MADV_HUGEPAGE of Linux
 
 
 @cache
-def _madvise() -> ctypes._CFuncPtr | None:
+def _madvise() -> Callable[[int, int, int], int] | None:
     if platform.system() != "Linux":
         return None
     function = ctypes.CDLL(None, use_errno=True).madvise
