@@ -27,6 +27,11 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def noise_key(seed: int, position: int) -> int:
+    """Where the stream of a seed begins at a position: 64 bits."""
+    return _mix(_mix(seed) + _GOLDEN * (position + 1))
+
+
 class GumbelNoise:
     """SplitMix64 streams, one per (seed, position), one number per vocabulary entry.
 
@@ -42,7 +47,7 @@ class GumbelNoise:
 
     def rows(self, seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """[R, vocabulary] float32 standard Gumbel noise, one row per (seed, position)."""
-        keys = [_mix(_mix(seed) + _GOLDEN * (position + 1)) for seed, position in zip(seeds, positions, strict=True)]
+        keys = [noise_key(seed, position) for seed, position in zip(seeds, positions, strict=True)]
         device = self._offsets.device
         if device.type != "cpu":
             column = torch.tensor([_signed(key) for key in keys], dtype=torch.int64, device=device)[:, None]

@@ -28,6 +28,27 @@ def argmax(logits: torch.Tensor, rows: Sequence[int]) -> list[int]:
     return best.tolist()
 
 
+def noisy_argmax(
+    logits: torch.Tensor, rows: Sequence[int], keys: Sequence[int], temperatures: Sequence[float]
+) -> list[int]:
+    """The token of each of these rows with the best logit / temperature + Gumbel noise, the first of equal ones.
+
+    Args:
+        logits: [K, vocabulary] bfloat16.
+        rows: [R] of the logits.
+        keys: [R] of their noise (`noise_key`), unsigned, 64 bits.
+        temperatures: [R] positive.
+    """
+    logits = logits.contiguous()
+    wanted, seeds = np.array(rows, np.int64), np.array(keys, np.uint64)
+    divisors, best = np.array(temperatures, np.float64), np.empty(len(rows), np.int64)
+    library().gumbel(
+        *(logits.data_ptr(), logits.shape[-1], wanted.ctypes.data, seeds.ctypes.data, divisors.ctypes.data),
+        *(len(wanted), best.ctypes.data, torch.get_num_threads()),
+    )
+    return best.tolist()
+
+
 def likeliest(logits: torch.Tensor, temperatures: Sequence[float], count: int) -> Likeliest:
     """[n, count] likeliest entries of [n, vocabulary] logits and their probabilities, falling.
 

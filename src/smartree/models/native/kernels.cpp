@@ -236,6 +236,50 @@ inline __m512 gated(__m512 gate, __m512 up) {
   return _mm512_mul_ps(_mm512_div_ps(gate, below), up);
 }
 
+// ---- noise ----------------------------------------------------------------------------------------------------------
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15, kMix1 = 0xBF58476D1CE4E5B9, kMix2 = 0x94D049BB133111EB;
+constexpr float kRough = 0.02f;  // more than twice what rough noise can be off
+
+// The 52 random bits of an entry, inverted: large noise belongs to small numbers.
+inline uint64_t number_at(uint64_t key, int entry) {
+  uint64_t z = key + (uint64_t(entry) + 1) * kGolden;
+  z = (z ^ (z >> 30)) * kMix1;
+  z = (z ^ (z >> 27)) * kMix2;
+  return ~(z ^ (z >> 31)) >> 12;
+}
+
+inline __m256 numbers_at(uint64_t key, int entry) {
+  const __m512i lanes = _mm512_setr_epi64(1, 2, 3, 4, 5, 6, 7, 8);
+  const __m512i places = _mm512_add_epi64(_mm512_set1_epi64(entry), lanes);
+  __m512i z = _mm512_add_epi64(_mm512_set1_epi64(int64_t(key)), _mm512_mullo_epi64(places, _mm512_set1_epi64(int64_t(kGolden))));
+  z = _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 30)), _mm512_set1_epi64(int64_t(kMix1)));
+  z = _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 27)), _mm512_set1_epi64(int64_t(kMix2)));
+  z = _mm512_xor_si512(_mm512_xor_si512(z, _mm512_srli_epi64(z, 31)), _mm512_set1_epi64(-1));
+  return _mm512_cvtepi64_ps(_mm512_srli_epi64(z, 12));
+}
+
+// log(x) to 1e-4, for positive x.
+inline __m512 rough_log(__m512 x) {
+  const __m512 m = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
+  __m512 sum = _mm512_set1_ps(-0.0554593f);
+  for (float factor : {0.4405027f, -1.4551948f, 2.8069805f, -1.7367597f}) sum = _mm512_fmadd_ps(sum, m, _mm512_set1_ps(factor));
+  return _mm512_fmadd_ps(_mm512_getexp_ps(x), _mm512_set1_ps(0.69314718f), sum);
+}
+
+// Gumbel noise -log(-log(1 - v)) of 16 entries to about 3e-3 (the series' error; the logarithms' is smaller).
+inline __m512 rough_noise(uint64_t key, int entry) {
+  const __m512 numbers = _mm512_insertf32x8(_mm512_castps256_ps512(numbers_at(key, entry)), numbers_at(key, entry + 8), 1);
+  const __m512 v = _mm512_mul_ps(_mm512_add_ps(numbers, _mm512_set1_ps(0.5f)), _mm512_set1_ps(0x1p-52f));
+  // -log(1 - v): the series where it is good, as 1 - v has no digits of a small v left.
+  __m512 series = _mm512_set1_ps(0.25f);
+  for (float factor : {0.33333333f, 0.5f, 1.0f}) series = _mm512_fmadd_ps(series, v, _mm512_set1_ps(factor));
+  const __m512 left = _mm512_max_ps(_mm512_sub_ps(_mm512_set1_ps(1.0f), v), _mm512_set1_ps(1e-8f));
+  const __mmask16 small = _mm512_cmp_ps_mask(v, _mm512_set1_ps(0.3f), _CMP_LT_OQ);
+  const __m512 whole = _mm512_sub_ps(_mm512_setzero_ps(), rough_log(left));
+  return _mm512_sub_ps(_mm512_setzero_ps(), rough_log(_mm512_mask_mul_ps(whole, small, series, v)));
+}
+
 // ---- attention -----------------------------------------------------------------------------------------------------
 
 // What unpacking two vectors of 32 halves leaves in two vectors of 16 floats, back in order.
@@ -758,6 +802,39 @@ void smartree_likeliest(const bf16* logits, int32_t rows, int32_t size, const fl
       probabilities[int64_t(row) * k + i] = std::exp(double(*found) - most) / total;
       *found = -INFINITY;
       top[part] = best_of(part);
+    }
+  }
+}
+
+// Of chosen rows of logits the token with the best logit / temperature + Gumbel noise, the first of equal ones; the noise
+// of entry i is that of SplitMix64 at key + (i + 1) * golden ratio (`verify/noise.py`).
+void smartree_gumbel(const bf16* logits, int32_t size, const int64_t* rows, const uint64_t* keys, const double* temperatures,
+                     int32_t count, int64_t* best, int32_t threads) {
+#pragma omp parallel for num_threads(std::min(threads, count)) schedule(static)
+  for (int i = 0; i < count; i++) {
+    const bf16* row = logits + rows[i] * size;
+    std::vector<float> scores((size + 15) / 16 * 16);
+    const __m512 factor = _mm512_set1_ps(float(1 / temperatures[i]));
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    for (int j = 0; j < size; j += 16) {
+      const __mmask16 inside = size - j >= 16 ? 0xffff : (1u << (size - j)) - 1;
+      const __m512 logit = _mm512_mul_ps(factor, widen(_mm256_maskz_loadu_epi16(inside, row + j)));
+      const __m512 score = _mm512_mask_add_ps(_mm512_set1_ps(-INFINITY), inside, logit, rough_noise(keys[i], j));
+      _mm512_storeu_ps(scores.data() + j, score);
+      most = _mm512_max_ps(most, score);
+    }
+    const float top = _mm512_reduce_max_ps(most), least = top - kRough - 1e-5f * std::fabs(top);
+    const __m512 limit = _mm512_set1_ps(least);
+    double winner = -INFINITY;
+    best[i] = 0;
+    for (int j = 0; j < size; j += 16) {
+      __mmask16 found = _mm512_cmp_ps_mask(_mm512_loadu_ps(scores.data() + j), limit, _CMP_GE_OQ);
+      for (; found; found &= found - 1) {
+        const int token = j + __builtin_ctz(found);
+        const double less = -(double(number_at(keys[i], token)) + 0.5) * 0x1p-52;
+        const double score = double(widen(row[token])) / temperatures[i] - std::log(-std::log1p(less));
+        if (score > winner) winner = score, best[i] = token;
+      }
     }
   }
 }

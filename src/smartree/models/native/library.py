@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from ctypes import POINTER, c_int32, c_void_p
@@ -54,6 +55,9 @@ class Library:
         self.argmax = loaded.smartree_argmax
         self.argmax.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_void_p, c_int32]
         self.argmax.restype = None
+        self.gumbel = loaded.smartree_gumbel
+        self.gumbel.argtypes = [c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int32]
+        self.gumbel.restype = None
         self.likeliest = loaded.smartree_likeliest
         self.likeliest.argtypes = [*(c_void_p, c_int32, c_int32, c_void_p, c_int32, c_void_p, c_void_p, c_int32)]
         self.likeliest.restype = None
@@ -136,6 +140,7 @@ def _digest(compiler: str) -> str:
 
 def _compile(compiler: str, path: Path) -> None:
     """Compiles beside the target, then renames: an interruption leaves no half file."""
+    print("Compiling smartree's kernels for this processor (once, a few seconds) ...", file=sys.stderr)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
