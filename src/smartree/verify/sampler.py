@@ -10,6 +10,7 @@ import torch
 
 from smartree.sampling_params import SamplingParams
 from smartree.verify.noise import GumbelNoise
+from smartree.verify.shaping import Shaping
 
 _LEAST_TEMPERATURE = 1e-30  # what a float can still divide by
 _SMALL_TEMPERATURE = 1e-6
@@ -25,12 +26,16 @@ class Draw:
         position: absolute position of the token drawn.
         params: the request's settings.
         seed: the request's seed.
+        shaping: what changes its logits first; None if nothing does.
+        output: tokens generated before this one, this step's path included; read by the shaping only.
     """
 
     row: int
     position: int
     params: SamplingParams
     seed: int
+    shaping: Shaping | None = None
+    output: Sequence[int] = ()
 
 
 class Sampler:
@@ -43,7 +48,7 @@ class Sampler:
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         """The tokens of `draws` from `logits` [K, vocabulary]."""
-        rows = logits[[draw.row for draw in draws]]
+        rows = _shaped(logits[[draw.row for draw in draws]], draws)
         if all(draw.params.greedy for draw in draws):
             # The same as argmax, the first of equal ones included, and six times as fast for bfloat16 on the CPU.
             return rows.max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
@@ -57,10 +62,21 @@ class Sampler:
         return (scores + noise).max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
 
 
-def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """[R, vocabulary] float logits after temperature, top_k, then top_p; removed tokens are -inf.
+def _shaped(rows: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """Rows of a copy of the logits, those of requests with a shaping changed; the very same if there are none."""
+    if all(draw.shaping is None for draw in draws):
+        return rows
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    for row, draw in zip(rows, draws, strict=True):
+        if draw.shaping is not None:
+            draw.shaping.apply(row, draw.output)
+    return rows
 
-    Both filters are thresholds on the logit, so that equal logits are kept or removed together whatever the order a
+
+def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """[R, vocabulary] float logits after temperature, min_p, top_k, then top_p; removed tokens are -inf.
+
+    All filters are thresholds on the logit, so that equal logits are kept or removed together whatever the order a
     sort happens to give them.
     """
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -70,6 +86,10 @@ def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> t
         small = torch.tensor([one < _SMALL_TEMPERATURE for one in temperatures], device=scores.device)
         scores = scores - torch.where(small, scores.amax(dim=-1), 0.0)[:, None]
     scores = scores / scores.new_tensor(temperatures)[:, None]
+    shares = [0.0 if one.greedy else one.min_p for one in params]
+    if max(shares) > 0:
+        floor = scores.amax(dim=-1, keepdim=True) + scores.new_tensor(shares)[:, None].log()
+        scores = scores.masked_fill(scores < floor, -torch.inf)
     vocab = scores.shape[-1]
     ks = [one.top_k if 0 < one.top_k < vocab and not one.greedy else vocab for one in params]
     if min(ks) < vocab:
