@@ -30,7 +30,7 @@ GUIDES = {
     "choice": Guide(choice=["yes", "yesterday", "true", 'a "word"', "é"]),
 }
 PROMPTS = ["What?", "Say it: yes, yes, yes, 12", '{"name": "']
-WARM = {"temperature": 1.5, "seed": 3}
+WARM: dict[str, Any] = {"temperature": 1.5, "seed": 3}
 
 
 def model() -> Any:
@@ -51,7 +51,8 @@ def plain() -> LLM:
 
 
 def params(guide: str, sampled: bool, **more: Any) -> SamplingParams:
-    return SamplingParams(**({"max_tokens": 30, "guide": GUIDES[guide]} | (WARM if sampled else {}) | more))
+    settings: dict[str, Any] = {"max_tokens": 30, "guide": GUIDES[guide]}
+    return SamplingParams(**(settings | (WARM if sampled else {}) | more))
 
 
 def matches(guide: str, output: RequestOutput) -> bool:

@@ -29,7 +29,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "bias": {"logit_bias": dict.fromkeys(range(0, VOCAB, 5), 4.0) | {3: -100.0}},
     "min_tokens": {"min_tokens": 7, "logit_bias": {EOS: 100.0}},
 }
-TOGETHER = {
+TOGETHER: dict[str, Any] = {
     "min_p": 0.02,
     "presence_penalty": 0.5,
     "frequency_penalty": 0.3,
@@ -40,7 +40,7 @@ TOGETHER = {
     "top_p": 0.95,
     "logprobs": 3,
 }
-WARM = {"temperature": 1.0, "seed": 7}
+WARM: dict[str, Any] = {"temperature": 1.0, "seed": 7}
 KINDS: dict[str, list[SamplingParams]] = {
     **{name: [SamplingParams(max_tokens=TOKENS, **settings)] * len(PROMPTS) for name, settings in ALONE.items()},
     **{
@@ -179,6 +179,24 @@ def test_stop_ids_wait_for_the_least_length_too() -> None:
             assert not set(output.token_ids[:least]) & set(free)
             if least == 0:
                 assert output.token_ids == free[:1]
+
+
+@pytest.mark.parametrize("policy", ["none", "eagle2"])
+def test_a_step_that_was_cut_short_is_done_again(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between drawing and committing, while a stream goes on later: nothing is counted twice."""
+    engine = make_llm(scripted("branching", "together, sampled")).make_engine(policy, 3)
+    requests = [engine.add(prompt, one) for prompt, one in zip(PROMPTS, KINDS["together, sampled"], strict=True)]
+
+    def interrupt(*step: Any) -> None:
+        raise KeyboardInterrupt
+
+    while engine.unfinished:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_learn", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                engine.step()
+        engine.step()
+    assert [request.output for request in requests] == tokens(plain("together, sampled"))
 
 
 # What the engine learns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from smartree import LLM, InputError, SamplingParams
@@ -10,7 +12,7 @@ from tests.tiny import ScriptedDrafter, Truth, character_tokenizer, flat_profile
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 TEXTS = ["What is 2 + 2?", "Hello.", "Repeat: abc abc abc abc"]
-WARM = {"max_tokens": 12, "temperature": 1.0, "ignore_eos": True}
+WARM: dict[str, Any] = {"max_tokens": 12, "temperature": 1.0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

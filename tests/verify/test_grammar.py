@@ -24,7 +24,7 @@ def allowed(grammar: Grammar) -> set[str]:
     """What may follow, as texts; ends by their names."""
     mask = grammar.allowed(CPU)
     assert mask.shape == (VOCAB,)
-    return {TOKENIZER.decode([token]) for token in torch.nonzero(mask)[:, 0].tolist()}
+    return {str(TOKENIZER.decode([token])) for token in torch.nonzero(mask)[:, 0].tolist()}
 
 
 def grammar(**guide: object) -> Grammar:
@@ -80,6 +80,16 @@ def test_what_comes_behind_the_end_is_nobodys_business() -> None:
     state.push(TOKENIZER("z")["input_ids"][0])
     state.push(END)
     assert state.allowed(CPU).any()
+
+
+def test_a_restart_forgets_the_output_and_its_end() -> None:
+    state = grammar(choice=["yes", "true"])
+    for text in ("yes", "true"):
+        push(state, text)
+        state.push(END)
+        state.push(END)
+        state.restart()
+        assert allowed(state) == {"y", "yes", "t", "tr", "true"}
 
 
 def test_every_output_has_a_state_of_its_own() -> None:
@@ -168,7 +178,7 @@ def test_schemas_are_followed_token_by_token() -> None:
             token = int(choices[torch.randint(len(choices), (), generator=draw)])
             if token in (END, TURN_END):
                 ended += 1
-                value = json.loads(TOKENIZER.decode(tokens))
+                value = json.loads(str(TOKENIZER.decode(tokens)))
                 assert set(value) == {"name", "size"}
                 assert len(value["name"]) <= 4
                 assert isinstance(value["size"], int)

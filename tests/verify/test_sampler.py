@@ -30,7 +30,7 @@ def theirs(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """The same filters by transformers."""
     scores = TemperatureLogitsWarper(params.temperature)(None, logits)
     if params.min_p:
-        scores = MinPLogitsWarper(params.min_p)(None, scores)
+        scores = MinPLogitsWarper(params.min_p)(torch.empty(0), scores)  # type: ignore[arg-type]
     if params.top_k:
         scores = TopKLogitsWarper(params.top_k)(None, scores)
     return TopPLogitsWarper(params.top_p)(None, scores) if params.top_p < 1 else scores

@@ -42,6 +42,11 @@ class Grammar:
         # A finished grammar takes the end of sequence, and stop tokens of the user's own behind it are not text.
         self._ended = taken == 0
 
+    def restart(self) -> None:
+        """The output is empty again."""
+        self._matcher.reset()
+        self._ended = False
+
     def allowed(self, device: torch.device) -> torch.Tensor:
         """[vocabulary] True for tokens that may follow; end-of-sequence tokens where the output may end.
 

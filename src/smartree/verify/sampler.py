@@ -39,7 +39,7 @@ class Draw:
 
 
 class Sampler:
-    """Draws tokens; the same (logits, settings, seed, position) always give the same token."""
+    """Draws tokens; the same (logits, settings, seed, position, output) always give the same token."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device

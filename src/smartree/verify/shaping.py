@@ -15,7 +15,7 @@ class Shaping:
     """One request's logits processors and what they remember of its text.
 
     A walk asks only for rows whose path is accepted, so the texts that a request's rows come with only ever grow:
-    nothing is rolled back, in trees as in plain decoding.
+    nothing is rolled back, in trees as in plain decoding. Only a step that was cut short (Ctrl-C) begins anew.
     """
 
     def __init__(
@@ -35,9 +35,8 @@ class Shaping:
         device: of the rows.
         grammar: what the output has to match, at its beginning.
         """
-        penalised = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1
-        self._penalties = Penalties(params, prompt) if penalised else None
-        self._min_tokens, self._grammar = params.min_tokens, grammar
+        self._params, self._prompt = params, tuple(prompt)
+        self._grammar, self._penalties = grammar, self._fresh_penalties()
         self._biased = torch.tensor(list(params.biases), dtype=torch.int64, device=device)
         self._bias = list(params.biases.values())
         known = sorted(token for token in stop_ids if 0 <= token < vocab_size)
@@ -62,17 +61,25 @@ class Shaping:
         allowed = None if self._grammar is None else self._grammar.allowed(scores.device)
         if allowed is not None:
             scores.masked_fill_(~allowed, -torch.inf)
-        if len(output) < self._min_tokens and not self._only_stops(allowed):
+        if len(output) < self._params.min_tokens and not self._only_stops(allowed):
             scores[self._stops] = -torch.inf
 
     def _advance(self, output: Sequence[int]) -> None:
-        assert len(output) >= self._read, "a text has become shorter"
+        if len(output) < self._read:
+            self._penalties, self._read = self._fresh_penalties(), 0
+            if self._grammar is not None:
+                self._grammar.restart()
         for token in output[self._read :]:
             if self._penalties is not None:
                 self._penalties.push(token)
             if self._grammar is not None:
                 self._grammar.push(token)
         self._read = len(output)
+
+    def _fresh_penalties(self) -> Penalties | None:
+        params = self._params
+        wanted = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1
+        return Penalties(params, self._prompt) if wanted else None
 
     def _only_stops(self, allowed: torch.Tensor | None) -> bool:
         """True if a finished grammar allows nothing but the end, which then comes before `min_tokens`."""
