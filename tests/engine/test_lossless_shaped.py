@@ -23,7 +23,7 @@ PROMPTS = random_prompts([2, 5, 9, 14, 21])
 ALONE: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.1},
     "presence": {"presence_penalty": 1.5},
-    "frequency": {"frequency_penalty": 0.8},
+    "frequency": {"frequency_penalty": 2.0},
     "repetition": {"repetition_penalty": 1.4},
     "rewards": {"frequency_penalty": -1.2, "presence_penalty": -0.7, "repetition_penalty": 0.8},
     "bias": {"logit_bias": dict.fromkeys(range(0, VOCAB, 5), 4.0) | {3: -100.0}},

@@ -55,7 +55,7 @@ def test_a_text_that_grows_gives_what_the_whole_text_gives_at_once() -> None:
 
 
 def test_a_step_that_was_cut_short_is_drawn_again() -> None:
-    params = {"frequency_penalty": 1.0, "repetition_penalty": 1.5}
+    params: dict[str, Any] = {"frequency_penalty": 1.0, "repetition_penalty": 1.5}
     how = shaping([0, 4], **params)
     shaped(how, [1, 2, 2, 4])
     assert shaped(how, [1, 2]) == shaped(shaping([0, 4], **params), [1, 2])
