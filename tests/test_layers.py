@@ -15,6 +15,7 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 # The place of every top-level module or package. A new one must be added here, so that someone decides where it goes.
 LAYERS = {
     "config": 0,
+    "guide": 0,
     "sampling_params": 0,
     "errors": 0,
     "cost": 1,

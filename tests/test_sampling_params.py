@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from smartree.errors import InputError
+from smartree.guide import Guide
 from smartree.sampling_params import SamplingParams
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -27,6 +28,19 @@ NAN, INFINITY = float("nan"), float("inf")
         ("top_p", NAN),
         ("seed", -1),
         ("seed", 2**63),
+        ("min_p", -0.1),
+        ("min_p", 1.5),
+        ("min_p", NAN),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("frequency_penalty", NAN),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", INFINITY),
+        ("min_tokens", -1),
+        ("min_tokens", 129),
+        ("logprobs", -1),
+        ("logprobs", 1.5),
+        ("n", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_in_one_sentence_that_names_it(name: str, value: Any) -> None:
@@ -77,3 +91,49 @@ def test_settings_can_be_compared_and_hashed() -> None:
 @pytest.mark.parametrize(("temperature", "greedy"), [(0.0, True), (1e-6, False), (1.0, False)])
 def test_only_temperature_zero_is_greedy(temperature: float, greedy: bool) -> None:
     assert SamplingParams(temperature=temperature).greedy is greedy
+
+
+def test_a_bias_is_kept_as_pairs_by_token() -> None:
+    params = SamplingParams(logit_bias={7: 1, 3: -2.5})
+    assert params.logit_bias == ((3, -2.5), (7, 1.0))
+    assert SamplingParams(logit_bias=params.logit_bias) == params
+    assert params.biases == {3: -2.5, 7: 1.0}
+    texts: Any = {"7": 1}  # as JSON has them
+    assert SamplingParams(logit_bias=texts).biases == {7: 1.0}
+    assert len({params, SamplingParams(logit_bias={3: -2.5, 7: 1.0})}) == 1
+
+
+@pytest.mark.parametrize(
+    ("bias", "why"),
+    [
+        ({"a": 1}, "must be a dictionary of token ids and numbers"),
+        ({1: "x"}, "must be a dictionary of token ids and numbers"),
+        (5, "must be a dictionary of token ids and numbers"),
+        ({1: INFINITY}, "of token 1 is inf; it must be finite"),
+        ({1: NAN}, "of token 1 is nan; it must be finite"),
+    ],
+)
+def test_a_bias_that_is_none_is_refused(bias: Any, why: str) -> None:
+    with pytest.raises(InputError, match=f"^logit_bias .*{why}"):
+        SamplingParams(logit_bias=bias)
+
+
+def test_a_guided_output_ends() -> None:
+    with pytest.raises(InputError, match="ignore_eos and guide contradict each other"):
+        SamplingParams(guide=Guide(regex="a"), ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"presence_penalty": 0.1},
+        {"frequency_penalty": -0.1},
+        {"repetition_penalty": 1.1},
+        {"logit_bias": {1: 1.0}},
+        {"min_tokens": 1},
+        {"guide": Guide(regex="a")},
+    ],
+)
+def test_what_changes_logits_is_known(settings: dict[str, Any]) -> None:
+    assert SamplingParams(**settings).shapes_logits
+    assert not SamplingParams(temperature=1.0, top_p=0.9, top_k=3, min_p=0.1, logprobs=2, n=3).shapes_logits

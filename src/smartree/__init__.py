@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smartree.errors import InputError
+from smartree.guide import Guide
 from smartree.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from smartree.engine.output import RequestOutput
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "InputError", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Guide", "InputError", "RequestOutput", "SamplingParams", "__version__"]
 
 _LAZY = {"LLM": "smartree.engine.llm", "RequestOutput": "smartree.engine.output"}
 

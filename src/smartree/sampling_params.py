@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smartree.errors import InputError
+from smartree.guide import Guide
+
+_NUMBER = (int, float)
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "max_tokens": int,
+    "top_k": int,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "min_p": _NUMBER,
+    "presence_penalty": _NUMBER,
+    "frequency_penalty": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "min_tokens": int,
+    "n": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +38,16 @@ class SamplingParams:
         stop: strings that end the output; the text is cut before the string.
         stop_token_ids: token ids that end the output, besides the model's own end-of-sequence tokens.
         ignore_eos: go on past end-of-sequence tokens.
+        min_p: keep tokens at least this share as likely as the likeliest one; 0 keeps all.
+        presence_penalty: taken off the logit of every token that the output holds already, -2 to 2.
+        frequency_penalty: taken off once for each time that the output holds it, -2 to 2.
+        repetition_penalty: logits of tokens in prompt or output are divided by it if positive, else multiplied.
+        logit_bias: added to the logits of these tokens; given as {token id: bias}, kept as pairs.
+        min_tokens: no end by a token or stop string before this many tokens.
+        logprobs: log-probabilities of the output's tokens and of the k best ones beside each; None gives none.
+        n: outputs of the prompt; the first is the one that n=1 gives.
+        include_stop_str_in_output: cut the text behind the stop string, not before it.
+        guide: what the whole output has to match.
 
     Raises:
         InputError: a value is out of range.
@@ -35,14 +61,19 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    logprobs: int | None = None
+    n: int = 1
+    include_stop_str_in_output: bool = False
+    guide: Guide | None = None
 
     def __post_init__(self) -> None:
-        for name, kinds in (
-            ("max_tokens", int),
-            ("top_k", int),
-            ("temperature", (int, float)),
-            ("top_p", (int, float)),
-        ):
+        for name, kinds in _KINDS.items():
             if not isinstance(getattr(self, name), kinds):
                 raise InputError(f"{name} is {getattr(self, name)!r}; it must be a number{_whole(kinds)}.")
         if self.max_tokens < 1:
@@ -61,12 +92,63 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
         tokens = (self.stop_token_ids,) if isinstance(self.stop_token_ids, int) else self.stop_token_ids
         object.__setattr__(self, "stop_token_ids", tuple(int(token) for token in tokens))
+        object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
+        self._check_shaping()
+
+    def _check_shaping(self) -> None:
+        if not 0 <= self.min_p <= 1:
+            raise InputError(f"min_p is {self.min_p}; it must be at least 0 (off) and at most 1.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be between -2 and 2.")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise InputError(f"repetition_penalty is {self.repetition_penalty}; it must be above 0; 1 is off.")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise InputError(
+                f"min_tokens is {self.min_tokens}; it must be between 0 and max_tokens, {self.max_tokens}."
+            )
+        if self.logprobs is not None and (not isinstance(self.logprobs, int) or self.logprobs < 0):
+            raise InputError(f"logprobs is {self.logprobs}; it must be a count of tokens, or None for no logprobs.")
+        if self.n < 1:
+            raise InputError(f"n is {self.n}; it must be at least 1.")
+        if self.guide is not None and self.ignore_eos:
+            raise InputError("ignore_eos and guide contradict each other: a guided output ends; leave one out.")
 
     @property
     def greedy(self) -> bool:
         """True at temperature 0."""
         return self.temperature == 0
 
+    @property
+    def biases(self) -> dict[int, float]:
+        """What is added to the logits of each token."""
+        return dict(self.logit_bias)
+
+    @property
+    def shapes_logits(self) -> bool:
+        """True if logits change before temperature and filters: what the drafter sees is not what is decoded then."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+            or self.min_tokens
+            or self.guide is not None
+        )
+
 
 def _whole(kinds: object) -> str:
     return " without a fraction" if kinds is int else ""
+
+
+def _pairs(bias: Mapping[int, float] | tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    """The biases as pairs by token, so that settings can be compared and hashed."""
+    try:
+        entries = dict(bias)
+        pairs = tuple(sorted((int(token), float(value)) for token, value in entries.items()))
+    except (TypeError, ValueError):
+        raise InputError(f"logit_bias is {bias!r}; it must be a dictionary of token ids and numbers.") from None
+    for token, value in pairs:
+        if not math.isfinite(value):
+            raise InputError(f"logit_bias of token {token} is {value}; it must be finite (-100 all but forbids it).")
+    return pairs

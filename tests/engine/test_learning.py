@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
-from smartree.engine.learning import observed_nodes
+from smartree.engine.learning import observed_nodes, telling_nodes
+from smartree.engine.request import Request
+from smartree.sampling_params import SamplingParams
 from smartree.tree import DraftTree, Forest, forest_of, pack
+from smartree.verify.shaper import Shaper
 from smartree.verify.walk import Walk, walk
 
 
@@ -49,3 +53,21 @@ def test_every_request_has_its_own_truth() -> None:
 
 def test_nothing_drafted_nothing_learned() -> None:
     assert taught(forest_of([DraftTree.of([], [])]), [], [[1]]) == {}
+
+
+def test_requests_whose_logits_are_changed_are_left_out() -> None:
+    tree = DraftTree.of([-1, 0], [0.5] * 2, [5, 7])
+    forest = forest_of([tree, tree, tree])
+    shaper = Shaper(None, 9, frozenset(), torch.device("cpu"))
+    requests = [
+        Request(number, [1], 1, params, 0, frozenset(), shaping=shaper.shaping(params, [1], ()))
+        for number, params in enumerate(
+            [SamplingParams(), SamplingParams(logit_bias={5: 1.0}), SamplingParams(top_k=2)]
+        )
+    ]
+    nodes = np.flatnonzero(forest.depth > 0)
+    accepted = nodes % 2 == 0
+    left, fates = telling_nodes(requests, forest, nodes, accepted)
+    assert left.tolist() == [node for node in nodes.tolist() if forest.request[node] != 1]
+    assert fates.tolist() == [node % 2 == 0 for node in left.tolist()]
+    assert telling_nodes(requests[:1] * 3, forest, nodes, accepted)[0] is nodes

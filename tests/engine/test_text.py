@@ -119,3 +119,20 @@ def test_a_token_of_several_characters_is_cut_inside() -> None:
     assert not watch.push(1)
     assert watch.push(3)
     assert watch.cut == "one t"
+
+
+def test_the_string_may_stay_in_the_text() -> None:
+    tokenizer = character_tokenizer()
+    watch = StopText(tokenizer, ("c!", "b"), keep=True)
+    assert [watch.push(token) for token in tokenizer("ac!")["input_ids"]] == [False, False, True]
+    assert watch.cut == "ac!"
+
+
+def test_strings_that_end_before_they_are_wanted_are_passed_over() -> None:
+    tokenizer = character_tokenizer()
+    watch = StopText(tokenizer, ("bc", "longer than that", "e"))
+    fates = [watch.push(token, place > 2) for place, token in enumerate(tokenizer("abcdbc")["input_ids"])]
+    assert fates == [False] * 5 + [True]
+    assert watch.cut == "abcd"
+    spanning = StopText(tokenizer, ("bc",))
+    assert [spanning.push(token, place > 1) for place, token in enumerate(tokenizer("abc")["input_ids"])][-1]

@@ -15,6 +15,8 @@ def law(logits: Sequence[float], params: SamplingParams) -> np.ndarray:
     scores = np.array(logits, np.float64) / params.temperature
     chances = np.exp(scores - scores.max())
     chances /= chances.sum()
+    chances[chances < params.min_p * chances.max()] = 0
+    chances /= chances.sum()
     order = np.argsort(-chances)
     kept = len(order) if params.top_k == 0 else min(params.top_k, len(order))
     chances[order[kept:]] = 0

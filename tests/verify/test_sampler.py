@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from smartree.sampling_params import SamplingParams
 from smartree.verify.sampler import Draw, Sampler, filtered_logits
@@ -21,12 +21,16 @@ FILTERS = [
     SamplingParams(temperature=1.0, top_p=0.7),
     SamplingParams(temperature=1.3, top_k=3, top_p=0.8),
     SamplingParams(temperature=1.0, top_k=1),
+    SamplingParams(temperature=1.0, min_p=0.4),
+    SamplingParams(temperature=1.5, min_p=0.4, top_k=3, top_p=0.9),
 ]
 
 
 def theirs(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """The same filters by transformers."""
     scores = TemperatureLogitsWarper(params.temperature)(None, logits)
+    if params.min_p:
+        scores = MinPLogitsWarper(params.min_p)(torch.empty(0), scores)  # type: ignore[arg-type]
     if params.top_k:
         scores = TopKLogitsWarper(params.top_k)(None, scores)
     return TopPLogitsWarper(params.top_p)(None, scores) if params.top_p < 1 else scores
@@ -35,14 +39,26 @@ def theirs(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 @pytest.mark.parametrize("vocab", [4, 97, 5000])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize(
-    ("top_k", "top_p"), [(0, 1.0), (3, 1.0), (0, 1e-6), (0, 0.3), (0, 0.95), (50, 0.9), (4000, 0.999)]
+    ("top_k", "top_p", "min_p"),
+    [
+        (0, 1.0, 0.0),
+        (3, 1.0, 0.0),
+        (0, 1e-6, 0.0),
+        (0, 0.3, 0.0),
+        (0, 0.95, 0.0),
+        (50, 0.9, 0.0),
+        (4000, 0.999, 0.0),
+        (0, 1.0, 0.05),
+        (50, 0.9, 0.01),
+        (0, 1.0, 1.0),
+    ],
 )
 @pytest.mark.parametrize("spread", [0.1, 3.0])
 def test_filters_keep_what_those_of_transformers_keep(
-    vocab: int, temperature: float, top_k: int, top_p: float, spread: float
+    vocab: int, temperature: float, top_k: int, top_p: float, min_p: float, spread: float
 ) -> None:
     logits = spread * torch.randn(20, vocab, generator=torch.Generator().manual_seed(vocab), dtype=torch.float64)
-    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     mine, expected = filtered_logits(logits, [params] * 20), theirs(logits, params)
     assert torch.equal(torch.isfinite(mine), torch.isfinite(expected))
     kept = torch.isfinite(mine)
@@ -64,6 +80,7 @@ def test_rows_with_different_settings_are_filtered_as_each_alone() -> None:
         (SamplingParams(temperature=1.0, top_k=1), [0]),
         (SamplingParams(temperature=1.0, top_p=0.5), [0, 1, 2]),
         (SamplingParams(temperature=1.0, top_k=4), [0, 1, 2, 3, 4]),
+        (SamplingParams(temperature=1.0, min_p=0.6), [0, 1, 2]),
     ],
 )
 def test_equal_logits_are_kept_or_removed_together(params: SamplingParams, kept: list[int]) -> None:
@@ -82,7 +99,7 @@ def test_half_precision_logits_are_filtered_in_single_precision() -> None:
 
 def test_temperature_zero_is_the_best_token_whatever_the_filters() -> None:
     logits = torch.randn(5, 97, generator=torch.Generator().manual_seed(1))
-    greedy = SamplingParams(temperature=0.0, top_k=3, top_p=0.1)
+    greedy = SamplingParams(temperature=0.0, top_k=3, top_p=0.1, min_p=0.5)
     sampler = Sampler(97, CPU)
     alone = sampler.draw(logits, [Draw(row, 7, greedy, 0) for row in range(5)])
     assert alone == logits.argmax(-1).tolist()

@@ -100,8 +100,9 @@ WARM = SamplingParams(temperature=1.0)
         (SPARSE, SamplingParams(temperature=0.8, top_k=3)),
         (SPARSE, SamplingParams(temperature=1.0, top_p=0.75)),
         (SPARSE, SamplingParams(temperature=1.2, top_k=3, top_p=0.9)),
+        (SPARSE, SamplingParams(temperature=1.2, min_p=0.45)),
     ],
-    ids=["no tree", "full tree", "plain", "top_k", "top_p", "both"],
+    ids=["no tree", "full tree", "plain", "top_k", "top_p", "both", "min_p"],
 )
 def test_pairs_of_tokens_follow_the_joint_law_whatever_the_tree(tree: DraftTree, params: SamplingParams) -> None:
     """p(t1) * p(t2 | t1), over 200,000 draws, although rejected paths end a step early."""

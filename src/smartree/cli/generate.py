@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from smartree.cli import options
+from smartree.cli import options, sampling
 from smartree.cli.header import run_header
 from smartree.cli.json_file import JsonFile
 from smartree.cli.loading import load_llm, remember
@@ -21,6 +21,7 @@ from smartree.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from smartree.engine.llm import LLM
     from smartree.engine.output import RequestOutput
+    from smartree.verify.logprobs import TokenLogprob
 
 
 def generate(
@@ -42,9 +43,33 @@ def generate(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     seed: options.Seed = None,
+    min_p: sampling.MinP = 0.0,
+    presence_penalty: sampling.PresencePenalty = 0.0,
+    frequency_penalty: sampling.FrequencyPenalty = 0.0,
+    repetition_penalty: sampling.RepetitionPenalty = 1.0,
+    min_tokens: sampling.MinTokens = 0,
+    logprobs: sampling.Logprobs = None,
+    n: sampling.Outputs = 1,
+    json_schema: sampling.JsonSchema = None,
+    regex: sampling.Regex = None,
+    choice: sampling.Choice = None,
 ) -> None:
     """Decode prompts and print the outputs."""
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        min_tokens=min_tokens,
+        logprobs=logprobs,
+        n=n,
+        guide=sampling.read_guide(json_schema, regex, choice),
+    )
     target = JsonFile(json)
     given = gather_prompts(prompt or [], prompts, limit)
     llm = load_llm(EngineConfig(model, drafter, policy, dtype, device, batch, max_model_len, profile=profile))
@@ -64,20 +89,21 @@ def decode(llm: LLM, prompts: Sequence[Prompt], params: SamplingParams, raw: boo
     """
     tokens = [prompt.encode(llm, raw) for prompt in prompts]
     with progress_bar() as bar:
-        task = bar.add_task("Decoding", total=len(tokens))
+        task = bar.add_task("Decoding", total=len(tokens) * params.n)
         begin = perf_counter()
         outputs = llm.generate(tokens, params, done=lambda request: bar.advance(task))
         return outputs, perf_counter() - begin
 
 
 def print_outputs(prompts: Sequence[Prompt], outputs: Sequence[RequestOutput]) -> None:
-    """Prints each prompt, its output, and what speculation did for it."""
+    """Prints each prompt, its outputs, and what speculation did for them."""
     console = result_console()
-    for prompt, output in zip(prompts, outputs, strict=True):
-        facts = f"{len(output.token_ids)} tokens, {output.finish_reason}, tau {output.stats.tau:.2f}"
+    for prompt, first in zip(prompts, outputs, strict=True):
         console.print(Text(f"> {shorten(prompt.text)}", style="bold"), soft_wrap=True)
-        console.print(Text(output.text.strip("\n")), soft_wrap=True)
-        console.print(Text(f"[{facts}]\n", style="dim"), soft_wrap=True)
+        for output in first.outputs:
+            facts = f"{len(output.token_ids)} tokens, {output.finish_reason}, tau {output.stats.tau:.2f}"
+            console.print(Text(output.text.strip("\n")), soft_wrap=True)
+            console.print(Text(f"[{facts}]\n", style="dim"), soft_wrap=True)
 
 
 def report(
@@ -89,7 +115,7 @@ def report(
     raw: bool,
 ) -> dict[str, Any]:
     """The JSON of the outputs; `prompt` is what was given, `prompt_token_ids` what the model saw."""
-    tokens = sum(len(output.token_ids) for output in outputs)
+    tokens = token_count(outputs)
     header = run_header(
         llm,
         params,
@@ -110,16 +136,34 @@ def report(
             "prompt_token_ids": output.prompt_token_ids,
         }
         | ({"id": prompt.id} if prompt.id is not None else {})
-        for prompt, output in zip(prompts, outputs, strict=True)
+        | ({"output": number} if params.n > 1 else {})
+        | ({"logprobs": logprob_rows(llm, output.logprobs)} if output.logprobs is not None else {})
+        for prompt, first in zip(prompts, outputs, strict=True)
+        for number, output in enumerate(first.outputs)
     ]
     return {"header": header, "rows": rows}
 
 
+def logprob_rows(llm: LLM, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Tokens with their texts and log-probabilities; `top` holds the likeliest ones, best first."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        tokenizer = llm.target.tokenizer
+        return {"token_id": token, "text": tokenizer.decode([token]) if tokenizer else "", "logprob": logprob}
+
+    return [entry(one.token_id, one.logprob) | {"top": [entry(*pair) for pair in one.top]} for one in logprobs]
+
+
+def token_count(outputs: Sequence[RequestOutput]) -> int:
+    """Tokens of all outputs of all prompts."""
+    return sum(len(output.token_ids) for first in outputs for output in first.outputs)
+
+
 def summary(llm: LLM, outputs: Sequence[RequestOutput], seconds: float) -> str:
     """All outputs in one line."""
-    tokens = sum(len(output.token_ids) for output in outputs)
+    tokens, count = token_count(outputs), sum(len(first.outputs) for first in outputs)
     stats = llm.engine.stats
     return (
-        f"{len(outputs)} {'output' if len(outputs) == 1 else 'outputs'}, {tokens} tokens in {seconds:.1f} s: "
+        f"{count} {'output' if count == 1 else 'outputs'}, {tokens} tokens in {seconds:.1f} s: "
         f"{tokens / seconds:.1f} tokens/s, tau {stats.tau:.2f}, {stats.steps} steps"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Collection
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -39,5 +41,12 @@ def run_header(llm: LLM, params: SamplingParams | None = None, **more: Any) -> d
     }
     if params is not None:
         names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
-        header["sampling"] = {name: getattr(params, name) for name in names}
+        header["sampling"] = {name: getattr(params, name) for name in names} | _unusual(params, names)
     return header | more
+
+
+def _unusual(params: SamplingParams, named: Collection[str]) -> dict[str, Any]:
+    """The other settings that are not at their defaults."""
+    settings = asdict(params)
+    defaults = {one.name: one.default for one in fields(params)}
+    return {name: value for name, value in settings.items() if name not in named and value != defaults[name]}

@@ -11,7 +11,8 @@ import torch
 
 from smartree.drafters.base import Drafter
 from smartree.engine.drafting import Draft, draft_trees, require_lossless
-from smartree.engine.learning import observed_nodes
+from smartree.engine.learning import observed_nodes, telling_nodes
+from smartree.engine.logprobs import note_logprobs
 from smartree.engine.request import Request
 from smartree.engine.scheduler import Scheduler, StepPlan
 from smartree.engine.stats import EngineStats
@@ -25,7 +26,8 @@ from smartree.policies.base import Policy, StepOutcome, StepState
 from smartree.policies.calibration import Calibration
 from smartree.sampling_params import SamplingParams
 from smartree.tree.packed import PackedTrees, pack
-from smartree.verify.sampler import Draw, Sampler
+from smartree.verify.sampler import Sampler
+from smartree.verify.shaper import Shaper
 from smartree.verify.walk import Walk, walk
 
 
@@ -61,6 +63,7 @@ class Engine:
         tapped = drafter.feature_layers if drafter is not None else ()
         self.runner = ModelRunner(target, max_batch, self.window, tapped)
         self.sampler = Sampler(target.vocab_size, target.device)
+        self.shaper = Shaper(target.tokenizer, target.vocab_size, target.eos_ids, target.device)
         self.calibration = calibration or Calibration()
         self.scheduler = Scheduler(max_batch, prefill_tokens)
         self.stats = EngineStats()
@@ -76,19 +79,26 @@ class Engine:
         """Queues a prompt.
 
         Raises:
-            InputError: the prompt is empty, too long, or holds a token the model does not know.
+            InputError: the prompt is empty, too long, or holds a token the model does not know; the parameters ask for
+                what this model or installation cannot do.
         """
         tokens = [int(token) for token in prompt]
         self._check(tokens, params)
         own = frozenset() if params.ignore_eos else self.target.eos_ids
+        stop_ids = own | frozenset(params.stop_token_ids)
         request = Request(
             id=next(self._ids),
             tokens=tokens,
             prompt_length=len(tokens),
             params=params,
             seed=Request.seed_for(params),
-            stop_ids=own | frozenset(params.stop_token_ids),
-            stop_text=StopText(self.target.tokenizer, params.stop) if params.stop and self.target.tokenizer else None,
+            stop_ids=stop_ids,
+            stop_text=(
+                StopText(self.target.tokenizer, params.stop, params.include_stop_str_in_output)
+                if params.stop and self.target.tokenizer
+                else None
+            ),
+            shaping=self.shaper.shaping(params, tokens, stop_ids),
         )
         self.scheduler.add(request)
         return request
@@ -111,6 +121,7 @@ class Engine:
         self._hand_features_over(plan, packed, walks)
         self._learn(plan, draft, packed, walks)
         progressed = self._commit(plan, draft, packed, walks) + self._join(plan, first_tokens)
+        note_logprobs(plan, packed, walks, first_tokens, logits)
         seconds = perf_counter() - begin
         if plan.decoding:
             tokens = sum(len(walked.tokens) for walked in walks)
@@ -148,6 +159,10 @@ class Engine:
             raise InputError(f"Token id {unknown} is not in the vocabulary of {self.target.vocab_size} tokens.")
         if params.stop and self.target.tokenizer is None:
             raise InputError(f"Stop strings need a tokenizer, and {self.target.name!r} has none; use stop_token_ids.")
+        if params.logprobs is not None and params.logprobs > self.target.vocab_size:
+            raise InputError(f"logprobs is {params.logprobs}; the vocabulary has {self.target.vocab_size} tokens.")
+        if params.n != 1:
+            raise InputError(f"n is {params.n}, but a request is one output; `LLM.generate` makes n of them.")
 
     def _state(self, plan: StepPlan) -> StepState:
         room = [min(request.remaining, self.window - len(request.tokens)) - 1 for request in plan.decoding]
@@ -166,23 +181,21 @@ class Engine:
         return self.runner.forward(target_pass.groups, target_pass.tokens, target_pass.keep)
 
     def _walk(self, plan: StepPlan, packed: PackedTrees, logits: torch.Tensor) -> list[Walk]:
-        depths = packed.depths.tolist()
+        paths: list[list[int]] = [[] for _ in plan.decoding]
 
         def choose(indices: Sequence[int], rows: Sequence[int]) -> list[int]:
-            draws = []
-            for index, row in zip(indices, rows, strict=True):
-                request = plan.decoding[index]
-                draws.append(Draw(row, len(request.tokens) + depths[row], request.params, request.seed))
-            return self.sampler.draw(logits, draws)
+            draws = [plan.decoding[index].draw(row, paths[index]) for index, row in zip(indices, rows, strict=True)]
+            tokens = self.sampler.draw(logits, draws)
+            for index, token in zip(indices, tokens, strict=True):
+                paths[index].append(token)
+            return tokens
 
         return walk(packed, choose)
 
     def _first_tokens(self, plan: StepPlan, logits: torch.Tensor, row: int) -> list[int]:
         """The first token of every request whose prompt is complete; their logits begin at `row`."""
         done = [chunk.request for chunk in plan.chunks if chunk.last]
-        draws = [
-            Draw(row + place, request.prompt_length, request.params, request.seed) for place, request in enumerate(done)
-        ]
+        draws = [request.draw(row + place, ()) for place, request in enumerate(done)]
         return self.sampler.draw(logits, draws) if draws else []
 
     def _hand_features_over(self, plan: StepPlan, packed: PackedTrees, walks: Sequence[Walk]) -> None:
@@ -205,7 +218,7 @@ class Engine:
         forest = draft.forest
         if self.drafter is None or (draft.levels == 0 and not forest.planted):
             return
-        nodes, accepted = observed_nodes(forest, packed, walks)
+        nodes, accepted = telling_nodes(plan.decoding, forest, *observed_nodes(forest, packed, walks))
         own = nodes < forest.batch + forest.planted
         if self.drafter.calibrated or own.any():
             mine = slice(None) if self.drafter.calibrated else own

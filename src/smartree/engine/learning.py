@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.engine.request import Request
 from smartree.tree.forest import Forest, Ints
 from smartree.tree.packed import PackedTrees
 from smartree.verify.walk import Walk
@@ -25,3 +26,13 @@ def observed_nodes(forest: Forest, packed: PackedTrees, walks: Sequence[Walk]) -
     expected = target[forest.parent[nodes]]
     nodes, expected = nodes[expected >= 0], expected[expected >= 0]
     return nodes, forest.token[nodes] == expected
+
+
+def telling_nodes(
+    requests: Sequence[Request], forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """The observed nodes without those of requests whose logits are changed: they say nothing about the drafter."""
+    if all(request.shaping is None for request in requests):
+        return nodes, accepted
+    telling = np.array([request.shaping is None for request in requests])[forest.request[nodes]]
+    return nodes[telling], accepted[telling]

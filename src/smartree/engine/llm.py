@@ -221,7 +221,7 @@ class LLM:
             engine: one of `make_engine`; None takes the model's own.
 
         Returns:
-            One output per prompt, in their order.
+            One output per prompt, in their order; with n > 1 its `outputs` are all n.
 
         Raises:
             InputError: a prompt or its parameters cannot be used; nothing is decoded then.
@@ -232,9 +232,14 @@ class LLM:
             raise InputError(f"{len(batch)} prompts came with {len(each)} sampling parameters; give one each or one.")
         engine = engine or self.engine
         requests: list[Request] = []
+        groups: list[list[Request]] = []  # the n requests of each prompt
         try:
             for prompt, one in zip(batch, each, strict=True):
-                requests.append(engine.add(self.encode(prompt), one))
+                tokens = self.encode(prompt)
+                groups.append([])
+                for params_of_one in Request.spread(one):
+                    requests.append(engine.add(tokens, params_of_one))
+                    groups[-1].append(requests[-1])
             while engine.unfinished:
                 for request in engine.step():
                     if request.finish_reason is not None and done is not None:
@@ -244,7 +249,7 @@ class LLM:
                 if request.finish_reason is None:
                     engine.abort(request)
             raise
-        return [self._output(prompt, request) for prompt, request in zip(batch, requests, strict=True)]
+        return [self._output(prompt, *group) for prompt, group in zip(batch, groups, strict=True)]
 
     def chat(
         self, conversations: Sequence[Message] | Sequence[Sequence[Message]], params: SamplingParams | None = None
@@ -254,10 +259,14 @@ class LLM:
         each: Any = [conversations] if single else conversations
         outputs = self.generate([self.encode_chat(messages) for messages in each], params)
         texts = [self.apply_chat_template(messages) for messages in each]
-        return [replace(output, prompt=text) for output, text in zip(outputs, texts, strict=True)]
+        return [_with_prompt(output, text) for output, text in zip(outputs, texts, strict=True)]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
-        """The text of one output, piece by piece as it is decoded."""
+        """The text of one output, piece by piece as it is decoded.
+
+        Raises:
+            InputError: the prompt or its parameters cannot be used; n is above 1.
+        """
         params = params or SamplingParams()
         text = TextStream(self._tokenizer())
         request = self.engine.add(self.encode(prompt), params)
@@ -278,7 +287,7 @@ class LLM:
             if request.finish_reason is None:
                 self.engine.abort(request)
 
-    def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
+    def _output(self, prompt: Prompt, request: Request, *others: Request) -> RequestOutput:
         return RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=request.tokens[: request.prompt_length],
@@ -287,6 +296,8 @@ class LLM:
             finish_reason=request.finish_reason or "",
             seed=request.seed,
             stats=request.stats,
+            logprobs=request.logprobs if request.params.logprobs is not None else None,
+            others=tuple(self._output(prompt, other) for other in others),
         )
 
     def _text(self, request: Request) -> str:
@@ -308,6 +319,10 @@ class LLM:
 def _name(thing: object) -> str:
     """What to call something that was given by name or in memory."""
     return thing if isinstance(thing, str) else type(thing).__name__
+
+
+def _with_prompt(output: RequestOutput, text: str) -> RequestOutput:
+    return replace(output, prompt=text, others=tuple(_with_prompt(other, text) for other in output.others))
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smartree.engine.stats import RequestStats
 from smartree.engine.text import StopText
 from smartree.sampling_params import SamplingParams
+from smartree.verify.logprobs import TokenLogprob
+from smartree.verify.noise import derived_seed
+from smartree.verify.sampler import Draw
+from smartree.verify.shaping import Shaping
 
 
 @dataclass(slots=True, eq=False)
@@ -23,8 +27,10 @@ class Request:
         seed: of its noise; drawn if the parameters name none.
         stop_ids: tokens that end it.
         stop_text: watches for stop strings; None if there are none.
+        shaping: what changes its logits; None if nothing does.
         finish_reason: "stop" or "length" once it has ended.
         stats: what happened to it.
+        logprobs: of its output, if asked for.
     """
 
     id: int
@@ -34,13 +40,23 @@ class Request:
     seed: int
     stop_ids: frozenset[int]
     stop_text: StopText | None = None
+    shaping: Shaping | None = None
     finish_reason: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @staticmethod
     def seed_for(params: SamplingParams) -> int:
         """The seed that the parameters name, or a fresh one."""
         return params.seed if params.seed is not None else secrets.randbits(62)
+
+    @staticmethod
+    def spread(params: SamplingParams) -> list[SamplingParams]:
+        """The parameters of each of the n outputs of a prompt; the first keeps the seed."""
+        if params.n == 1:
+            return [params]
+        seed = Request.seed_for(params)
+        return [replace(params, n=1, seed=derived_seed(seed, number)) for number in range(params.n)]
 
     @property
     def temperature(self) -> float:
@@ -57,11 +73,17 @@ class Request:
         """Tokens it may still generate."""
         return self.params.max_tokens - (len(self.tokens) - self.prompt_length)
 
+    def draw(self, row: int, path: Sequence[int]) -> Draw:
+        """What draws the token at a row of the logits, behind the committed tokens and `path`."""
+        output = [*self.tokens[self.prompt_length :], *path] if self.shaping is not None else ()
+        return Draw(row, len(self.tokens) + len(path), self.params, self.seed, self.shaping, output)
+
     def accept(self, tokens: Sequence[int], window: int) -> int:
         """Appends verified tokens until one ends the request; returns how many were taken."""
         for count, token in enumerate(tokens, 1):
             self.tokens.append(token)
-            if token in self.stop_ids or (self.stop_text is not None and self.stop_text.push(token)):
+            enough = len(self.tokens) - self.prompt_length > self.params.min_tokens
+            if token in self.stop_ids or (self.stop_text is not None and self.stop_text.push(token, enough)):
                 self.finish_reason = "stop"
                 return count
             if self.remaining == 0 or len(self.tokens) >= window:

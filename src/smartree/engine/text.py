@@ -38,21 +38,32 @@ class TextStream:
 class StopText:
     """Finds the first stop string in a growing text, also across tokens and steps."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], keep: bool = False) -> None:
+        """Args:
+        tokenizer: the model's.
+        stops: the strings.
+        keep: True cuts behind the string, False before it.
+        """
         self._stream = TextStream(tokenizer)
-        self._stops = tuple(stops)
-        self._longest = max(len(stop) for stop in stops)
+        self._stops, self._keep = tuple(stops), keep
         self.cut: str | None = None
 
-    def push(self, token: int) -> bool:
-        """Adds a token; True once a stop string has appeared, `cut` being the text before it."""
+    def push(self, token: int, wanted: bool = True) -> bool:
+        """Adds a token; True once it completes a stop string, `cut` being the text up to there.
+
+        Args:
+            token: the output's next token.
+            wanted: False passes over strings that this token completes.
+        """
         piece = self._stream.push(token)
-        if not piece:
+        if not piece or not wanted:
             return False
         text = self._stream.text
-        start = max(0, len(text) - len(piece) - self._longest + 1)
-        places = [place for place in (text.find(stop, start) for stop in self._stops) if place >= 0]
+        known = len(text) - len(piece)  # what ended before was not wanted
+        found = [(text.find(stop, max(0, known - len(stop) + 1)), len(stop)) for stop in self._stops]
+        places = [(place, length) for place, length in found if place >= 0]
         if not places:
             return False
-        self.cut = text[: min(places)]
+        place, length = min(places)
+        self.cut = text[: place + length if self._keep else place]
         return True

@@ -32,6 +32,11 @@ def noise_key(seed: int, position: int) -> int:
     return _mix(_mix(seed) + _GOLDEN * (position + 1))
 
 
+def derived_seed(seed: int, number: int) -> int:
+    """The seed of output `number` of a prompt that wants several; output 0 keeps the prompt's own."""
+    return seed if number == 0 else _mix(_mix(seed + number * _GOLDEN) ^ _MIX_2) >> 1
+
+
 class GumbelNoise:
     """SplitMix64 streams, one per (seed, position), one number per vocabulary entry.
 

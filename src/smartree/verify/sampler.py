@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from smartree.models.native.choice import argmax, takes
+from smartree.models.native.choice import argmax, noisy_argmax, takes
 from smartree.sampling_params import SamplingParams
-from smartree.verify.noise import GumbelNoise
+from smartree.verify.noise import GumbelNoise, noise_key
+from smartree.verify.shaping import Shaping
 
 _LEAST_TEMPERATURE = 1e-30  # what a float can still divide by
 _SMALL_TEMPERATURE = 1e-6
@@ -26,16 +27,20 @@ class Draw:
         position: absolute position of the token drawn.
         params: the request's settings.
         seed: the request's seed.
+        shaping: what changes its logits first; None if nothing does.
+        output: tokens generated before this one, this step's path included; read by the shaping only.
     """
 
     row: int
     position: int
     params: SamplingParams
     seed: int
+    shaping: Shaping | None = None
+    output: Sequence[int] = ()
 
 
 class Sampler:
-    """Draws tokens; the same (logits, settings, seed, position) always give the same token."""
+    """Draws tokens; the same (logits, settings, seed, position, output) always give the same token."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
@@ -44,12 +49,26 @@ class Sampler:
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         """The tokens of `draws` from `logits` [K, vocabulary]."""
-        wanted = [draw.row for draw in draws]
-        greedy = all(draw.params.greedy for draw in draws)
-        if greedy and takes(logits):
-            return argmax(logits, wanted)
-        rows = logits[wanted]
-        if greedy:
+        if not takes(logits):
+            return self._draw_with_torch(logits, draws)
+        # A request's way depends on its own settings alone, so that others in the batch change nothing.
+        best = [place for place, draw in enumerate(draws) if draw.shaping is None and draw.params.greedy]
+        noisy = [place for place, draw in enumerate(draws) if draw.shaping is None and _is_plain(draw.params)]
+        tokens = dict(zip(best, argmax(logits, [draws[place].row for place in best]), strict=True)) if best else {}
+        if noisy:
+            chosen = [draws[place] for place in noisy]
+            keys = [noise_key(draw.seed, draw.position) for draw in chosen]
+            found = noisy_argmax(logits, [draw.row for draw in chosen], keys, [d.params.temperature for d in chosen])
+            tokens.update(zip(noisy, found, strict=True))
+        rest = [place for place in range(len(draws)) if place not in tokens]
+        if rest:
+            found = self._draw_with_torch(logits, [draws[place] for place in rest])
+            tokens.update(zip(rest, found, strict=True))
+        return [tokens[place] for place in range(len(draws))]
+
+    def _draw_with_torch(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        rows = _shaped(logits[[draw.row for draw in draws]], draws)
+        if all(draw.params.greedy for draw in draws):
             # The same as argmax, the first of equal ones included, and six times as fast for bfloat16 on the CPU.
             return rows.max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
         if self._noise is None:
@@ -62,10 +81,27 @@ class Sampler:
         return (scores + noise).max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
 
 
-def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """[R, vocabulary] float logits after temperature, top_k, then top_p; removed tokens are -inf.
+def _is_plain(params: SamplingParams) -> bool:
+    """True if every token can be drawn, at a temperature that floats can divide by."""
+    every = params.top_k == 0 and params.top_p == 1 and params.min_p == 0
+    return every and params.temperature >= _SMALL_TEMPERATURE
 
-    Both filters are thresholds on the logit, so that equal logits are kept or removed together whatever the order a
+
+def _shaped(rows: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """Rows of a copy of the logits, those of requests with a shaping changed; the very same if there are none."""
+    if all(draw.shaping is None for draw in draws):
+        return rows
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    for row, draw in zip(rows, draws, strict=True):
+        if draw.shaping is not None:
+            draw.shaping.apply(row, draw.output)
+    return rows
+
+
+def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """[R, vocabulary] float logits after temperature, min_p, top_k, then top_p; removed tokens are -inf.
+
+    All filters are thresholds on the logit, so that equal logits are kept or removed together whatever the order a
     sort happens to give them.
     """
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -75,6 +111,10 @@ def filtered_logits(logits: torch.Tensor, params: Sequence[SamplingParams]) -> t
         small = torch.tensor([one < _SMALL_TEMPERATURE for one in temperatures], device=scores.device)
         scores = scores - torch.where(small, scores.amax(dim=-1), 0.0)[:, None]
     scores = scores / scores.new_tensor(temperatures)[:, None]
+    shares = [0.0 if one.greedy else one.min_p for one in params]
+    if max(shares) > 0:
+        floor = scores.amax(dim=-1, keepdim=True) + scores.new_tensor(shares)[:, None].log()
+        scores = scores.masked_fill(scores < floor, -torch.inf)
     vocab = scores.shape[-1]
     ks = [one.top_k if 0 < one.top_k < vocab and not one.greedy else vocab for one in params]
     if min(ks) < vocab:

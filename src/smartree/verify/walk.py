@@ -29,7 +29,8 @@ def walk(packed: PackedTrees, choose: Choose) -> list[Walk]:
     Args:
         packed: the verified trees.
         choose: given request indices and the row each of them stands on, the target's own next token for each. It
-            is asked once per level, for the requests that still walk, never for rows that nobody reaches.
+            is asked once per level, for the requests that still walk, never for rows that nobody reaches: what it
+            remembers of a request's text (penalties, grammars) only grows.
 
     The tree was fixed before `choose` drew anything, so the tokens are the target's (design 4).
     """
