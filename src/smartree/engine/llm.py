@@ -52,6 +52,8 @@ class LLM:
         max_batch: int = 16,
         max_model_len: int | None = None,
         prefill_tokens: int = 512,
+        cache_tokens: int | None = None,
+        prefix_reuse: bool = True,
         profile: str | Path | Profile | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -67,6 +69,8 @@ class LLM:
             max_batch: most requests decoded together.
             max_model_len: longest prompt plus output; None takes the model's window.
             prefill_tokens: most prompt tokens packed into one step.
+            cache_tokens: cache rows of all requests together; None takes `max_batch` times the window.
+            prefix_reuse: whether requests share the cached rows of equal beginnings.
             profile: cost profile of this setup; None uses the saved one, and measures it (10 s) if there is none.
             progress: called with (done, expected) while a profile is measured.
 
@@ -83,6 +87,8 @@ class LLM:
             max_model_len=max_model_len,
             prefill_tokens=prefill_tokens,
             profile=Path(profile) if isinstance(profile, str | Path) else None,
+            cache_tokens=cache_tokens,
+            prefix_reuse=prefix_reuse,
         )
         if isinstance(policy, str) and policy not in POLICY_NAMES:
             make_policy(policy, None)  # says which names there are, before anything is loaded
@@ -131,6 +137,8 @@ class LLM:
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
             calibration=self._saved_calibration(),
+            cache_tokens=self.config.cache_tokens,
+            prefix_reuse=self.config.prefix_reuse,
         )
 
     def save_calibration(self, engine: Engine | None = None) -> bool:

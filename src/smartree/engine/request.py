@@ -23,8 +23,9 @@ class Request:
         seed: of its noise; drawn if the parameters name none.
         stop_ids: tokens that end it.
         stop_text: watches for stop strings; None if there are none.
-        finish_reason: "stop" or "length" once it has ended.
+        finish_reason: "stop", "length" or "timeout" once it has ended.
         stats: what happened to it.
+        deadline: reading of the engine's clock at which it ends as it is; None if it has none.
     """
 
     id: int
@@ -36,6 +37,7 @@ class Request:
     stop_text: StopText | None = None
     finish_reason: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)
+    deadline: float | None = None
 
     @staticmethod
     def seed_for(params: SamplingParams) -> int:

@@ -62,15 +62,28 @@ class ModelRunner:
         logits: torch.Tensor = output.logits
         return logits[0]
 
-    @torch.inference_mode()
     def commit(self, request_id: int, rows: Sequence[int]) -> None:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
-        start = self.seating.cached[request_id]
-        self.cache.move_rows(self.seating.slot(request_id), rows, start)
-        self.seating.cached[request_id] = start + len(rows)
+        self.commit_all([request_id], [rows])
+
+    @torch.inference_mode()
+    def commit_all(self, request_ids: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+        """`commit` for several requests at once: moving costs per call, not per row."""
+        moves = []
+        for request_id, sources in zip(request_ids, rows, strict=True):
+            start, slot = self.seating.cached[request_id], self.seating.slot(request_id)
+            moves += [(slot, source, start + place) for place, source in enumerate(sources) if source != start + place]
+            self.seating.cached[request_id] = start + len(sources)
+        self.cache.move(moves)
 
     @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i, so that the batch's slots follow each other."""
         for move in self.seating.seat(request_ids):
+            self.cache.copy_slot(move.source, move.target, move.rows)
+
+    @torch.inference_mode()
+    def share(self, donor_id: int, request_id: int, rows: int) -> None:
+        """Lets a new request begin with the first `rows` rows of another, which may have ended (`Seating.retire`)."""
+        for move in self.seating.share(donor_id, request_id, rows):
             self.cache.copy_slot(move.source, move.target, move.rows)

@@ -184,3 +184,9 @@ class HeadRunner:
         """Gives request i of the batch cache slot i."""
         for move in self.seating.seat(request_ids):
             self.cache.copy_slot(move.source, move.target, move.rows)
+
+    @torch.inference_mode()
+    def share(self, donor_id: int, request_id: int, rows: int) -> None:
+        """Lets a new request begin with the first `rows` rows of another one."""
+        for move in self.seating.share(donor_id, request_id, rows):
+            self.cache.copy_slot(move.source, move.target, move.rows)
