@@ -233,7 +233,7 @@ def test_stop_strings_and_counts_survive_preemption() -> None:
         return requests
 
     free = output(prompts[1:], (), 100)[0].output
-    text = tokenizer.decode(free)
+    text = str(tokenizer.decode(free))
     stop = text[38:42]  # it begins before the young one is thrown out or after, wherever that is
     expected = output(prompts[1:], (stop,), 100)[0]
     _, young = output(prompts, (stop,), 6)

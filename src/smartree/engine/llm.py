@@ -19,7 +19,7 @@ from smartree.engine.engine import Engine
 from smartree.engine.measure import Progress, measure, profile_key, profile_path
 from smartree.engine.output import RequestOutput
 from smartree.engine.request import Request
-from smartree.engine.text import TextStream
+from smartree.engine.streaming import OutputStream, StreamPiece
 from smartree.errors import InputError
 from smartree.models.load import load_model, prepare_model
 from smartree.policies.base import Policy
@@ -266,25 +266,28 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """The text of one output, piece by piece as it is decoded."""
-        params = params or SamplingParams()
-        text = TextStream(self._tokenizer())
-        request = self.engine.add(self.encode(prompt), params)
-        held = max((len(stop) for stop in params.stop), default=1) - 1
-        shown = pushed = 0
+        self._tokenizer()
+        for piece in self.stream_pieces(prompt, params):
+            if piece.text or piece.output is not None:
+                yield piece.text
+
+    def stream_pieces(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamPiece]:
+        """One output, piece by piece, with tokens and what speculation did; the last piece carries the whole output."""
+        request = self.engine.add(self.encode(prompt), params or SamplingParams())
+        stream = OutputStream(request, self.target.tokenizer)
         try:
             while request.finish_reason is None:
                 self.engine.step()
-                for token in request.output[pushed:]:
-                    text.push(token)
-                pushed = len(request.output)
-                ready = len(text.text) - held  # a stop string may still be growing in the last characters
-                if request.finish_reason is None and ready > shown:
-                    yield text.text[shown:ready]
-                    shown = ready
-            yield self._text(request)[shown:]
+                piece = stream.more() if request.finish_reason is None else None
+                if piece is not None:
+                    yield piece
+            yield stream.last(self.output_of(prompt, request))
         finally:
-            if request.finish_reason is None:
-                self.engine.abort(request)
+            self.engine.abort(request)
+
+    def output_of(self, prompt: Prompt, request: Request) -> RequestOutput:
+        """What a user gets of a request that has ended."""
+        return self._output(prompt, request)
 
     def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
         return RequestOutput(
