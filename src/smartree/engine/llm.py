@@ -115,12 +115,15 @@ class LLM:
             self.profile = self.saved_profile() or self.measure(progress)
         self.engine = self.make_engine(policy)
 
-    def make_engine(self, policy: str | Policy, max_batch: int | None = None) -> Engine:
+    def make_engine(
+        self, policy: str | Policy, max_batch: int | None = None, *, prefix_reuse: bool | None = None
+    ) -> Engine:
         """A fresh engine with another policy on the same model: what a comparison in one process needs.
 
         Args:
             policy: its policy.
             max_batch: most requests decoded together, up to the model's own limit, which None takes.
+            prefix_reuse: whether its requests share rows of equal beginnings; None does as the model was told.
 
         Raises:
             InputError: the policy is unknown or needs a profile that was not measured.
@@ -138,7 +141,7 @@ class LLM:
             prefill_tokens=self.config.prefill_tokens,
             calibration=self._saved_calibration(),
             cache_tokens=self.config.cache_tokens,
-            prefix_reuse=self.config.prefix_reuse,
+            prefix_reuse=self.config.prefix_reuse if prefix_reuse is None else prefix_reuse,
         )
 
     def save_calibration(self, engine: Engine | None = None) -> bool:
