@@ -16,7 +16,7 @@ class RequestOutput:
         prompt_token_ids: tokens of the prompt.
         text: the output without special tokens, cut before a stop string; "" without a tokenizer.
         token_ids: generated tokens, the one that ended the output included.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop", "length" or "timeout".
         seed: of the request's noise: give it again to get the same output.
         stats: steps, drafted, verified, accepted, tau, ...
     """

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from smartree.models.pages import zeros
+
 Ints = NDArray[np.int64]
 
 _GROWTH = 64  # rows: a cache grows by at least that many, and by a sixteenth of what it has
@@ -102,7 +104,7 @@ class SlotCache:
     def _empty(self, layers: int, rows: int, transposed: bool) -> torch.Tensor:
         ends = (self.shape.head_dim, rows) if transposed else (rows, self.shape.head_dim)
         sizes = (layers, self.slots, self.shape.kv_heads, *ends)
-        tensor = torch.zeros(sizes, dtype=self._dtype, device=self._device)
+        tensor = zeros(sizes, self._dtype, self._device)
         return tensor.transpose(-1, -2) if transposed else tensor
 
     def _layer_views(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -59,8 +59,8 @@ def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataO
                 lists[request] = []  # it lives on and gets more
         elif action == "copy" and any(lists.values()):
             donor = data.draw(st.sampled_from(sorted(request for request in lists if lists[request])))
-            gone = sorted(set(range(coming)) - set(lists))
-            heir = data.draw(st.sampled_from(gone)) if gone else coming  # one that was forgotten may come back
+            free = sorted(set(range(coming)) - set(lists))
+            heir = data.draw(st.sampled_from(free)) if free else coming  # one that was forgotten may come back
             coming = max(coming, heir + 1)
             lists[heir] = lists[donor][: data.draw(st.integers(1, len(lists[donor])))]
             backlog.copy(donor, heir, len(lists[heir]))
