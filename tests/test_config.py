@@ -21,6 +21,8 @@ from smartree.errors import InputError
         ("max_model_len", 1),
         ("max_model_len", 0),
         ("prefill_tokens", 0),
+        ("cache_tokens", 15),
+        ("cache_tokens", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_in_one_sentence_that_names_it(name: str, value: Any) -> None:

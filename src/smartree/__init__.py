@@ -13,13 +13,18 @@ from smartree.guide import Guide
 from smartree.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from smartree.engine.async_engine import AsyncEngine
     from smartree.engine.llm import LLM
     from smartree.engine.output import RequestOutput
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Guide", "InputError", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncEngine", "Guide", "InputError", "RequestOutput", "SamplingParams", "__version__"]
 
-_LAZY = {"LLM": "smartree.engine.llm", "RequestOutput": "smartree.engine.output"}
+_LAZY = {
+    "AsyncEngine": "smartree.engine.async_engine",
+    "LLM": "smartree.engine.llm",
+    "RequestOutput": "smartree.engine.output",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,8 @@ from pathlib import Path
 from smartree.errors import InputError
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+LEAST_CACHE = 16
+"""Rows of a block: the cache is counted in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class EngineConfig:
         max_batch: most requests decoded together.
         max_model_len: longest prompt plus output, in tokens; None takes the model's window.
         prefill_tokens: most prompt tokens packed into one step beside the decoding requests.
+        cache_tokens: cache rows of all requests together, in tokens; None takes max_batch times the window.
+        prefix_reuse: whether requests share the cached rows of equal beginnings.
         profile: file with a cost profile of this setup; None uses the saved one or measures it once.
 
     Raises:
@@ -39,6 +43,8 @@ class EngineConfig:
     max_model_len: int | None = None
     prefill_tokens: int = 512
     profile: Path | None = None
+    cache_tokens: int | None = None
+    prefix_reuse: bool = True
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -49,3 +55,5 @@ class EngineConfig:
             raise InputError(f"max_model_len is {self.max_model_len}; it must be at least 2.")
         if self.prefill_tokens < 1:
             raise InputError(f"prefill_tokens is {self.prefill_tokens}; it must be at least 1.")
+        if self.cache_tokens is not None and self.cache_tokens < LEAST_CACHE:
+            raise InputError(f"cache_tokens is {self.cache_tokens}; it must be at least {LEAST_CACHE}.")

@@ -9,3 +9,7 @@ class InputError(ValueError):
 
 class ProfileMismatchError(InputError):
     """A cost profile was measured on another setup than the one it is to be used on."""
+
+
+class EngineError(RuntimeError):
+    """The engine cannot go on: it was closed, or a step failed. Not the caller's fault, unlike `InputError`."""

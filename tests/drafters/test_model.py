@@ -194,3 +194,22 @@ def test_a_tiny_vocabulary_is_proposed_whole() -> None:
     forest = grow_all(drafter, [Text(0, [1, 2])], levels=1)
     assert sorted(forest.token[1:].tolist()) == [0, 1, 2, 3, 4]
     assert forest.path[1:].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+@pytest.mark.parametrize("shared", [20, 40])
+def test_a_request_that_begins_like_another_gets_the_tree_of_one_alone(shared: int, ended: bool) -> None:
+    drafter, beginning = a_drafter(), random_prompts([40], seed=12)[0]
+    donor, text = Text(0, [*beginning, 5, 6]), Text(1, [*beginning[:shared], 7, 8, 9])
+    grow_all(drafter, [donor], levels=2)
+    if ended:
+        drafter.retire(0)
+    assert drafter.adopt(1, 0, shared) == shared
+    assert drafter.runner.seating.cached[1] == shared
+    forest = grow_all(drafter, [text] if ended else [donor, text], levels=3, width=3)
+    mine, alone = branches(forest, 0 if ended else 1), branches(grow_all(a_drafter(), [text], levels=3, width=3))
+    assert list(mine) == list(alone)
+    assert list(mine.values()) == pytest.approx(list(alone.values()), rel=1e-6)
+    # A donor that was never drafted for has nothing to give, and the new one reads everything itself.
+    assert drafter.adopt(2, 99, shared) == shared
+    assert 2 not in drafter.runner.seating.cached

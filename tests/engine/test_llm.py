@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -435,3 +436,18 @@ def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: P
 def test_lookup_learns_by_itself_and_saves_nothing(llm: LLM, own_cache: Path) -> None:
     llm.generate([[5, 6, 7]], SamplingParams(max_tokens=4))
     assert not llm.save_calibration()
+
+
+def test_what_the_cache_may_hold_reaches_every_engine() -> None:
+    settings: dict[str, Any] = {"drafter": "none", "policy": "none", "cache_tokens": 64, "prefix_reuse": False}
+    small = LLM(tiny_model("llama"), **settings)
+    text, params = list(range(40)), SamplingParams(max_tokens=4)
+    with pytest.raises(InputError, match="but there are 64"):
+        small.generate([text], SamplingParams(max_tokens=60))
+    for engine, reused in ((small.engine, 0), (small.make_engine("none", prefix_reuse=True), 39)):
+        assert engine.budget.rows == 64
+        for _ in range(2):
+            small.generate([text], params, engine=engine)
+        assert engine.stats.reused_tokens == reused
+    with pytest.raises(InputError, match="cache_tokens is 3"):
+        LLM(tiny_model("llama"), drafter="none", policy="none", cache_tokens=3)

@@ -80,16 +80,58 @@ def test_a_copied_slot_keeps_its_first_rows(transposed: bool) -> None:
 def test_growing_keeps_rows_and_views(transposed: bool) -> None:
     cache = filled(transposed, rows=10)
     before = data(cache)
-    cache.ensure_rows(8, 100)
+    cache.ensure_rows(8, 300)
     assert cache.rows == 10  # large enough already
-    cache.ensure_rows(11, 100)
-    assert cache.rows == 20  # twice as many, so that growing stays rare
+    cache.ensure_rows(11, 300)
+    assert cache.rows == 128  # 64 more at the least, in multiples of 64, so that growing stays rare
     assert torch.equal(data(cache)[..., :10, :], before)
     assert torch.count_nonzero(data(cache)[..., 10:, :]) == 0
     keys = values = torch.ones(1, 2, 1, 4, dtype=torch.float64)
     cache.write(2, cache.write_index([1], [15], [1]), keys, values)
     assert torch.equal(cache.layer(2)[0][1, :, 15], torch.ones(2, 4, dtype=torch.float64))
-    cache.ensure_rows(21, 30)
-    assert cache.rows == 30  # no more than will ever be needed
-    cache.ensure_rows(40, 30)
-    assert cache.rows == 40  # but what is needed now counts more
+    cache.ensure_rows(260, 300)
+    assert cache.rows == 300  # no more than will ever be needed
+    cache.ensure_rows(310, 300)
+    assert cache.rows == 310  # but what is needed now counts more
+
+
+@pytest.mark.parametrize("layers", [1, 3, 4, 8])
+def test_layers_in_several_tensors_are_one_cache(layers: int, transposed: bool) -> None:
+    draw = torch.Generator().manual_seed(layers)
+    cache = SlotCache(CacheShape(layers, 2, 4), 3, 10, torch.float64, torch.device("cpu"), transposed)
+    expected = torch.zeros(layers, 2, 3, 2, 10, 4, dtype=torch.float64)
+    for layer in range(layers):
+        new = torch.randn(2, 1, 2, 30, 4, dtype=torch.float64, generator=draw)
+        cache.write(layer, cache.write_index([0, 1, 2], [0, 0, 0], [10, 10, 10]), new[0], new[1])
+        expected[layer] = new[:, 0].reshape(2, 2, 3, 10, 4).transpose(1, 2)
+    assert torch.equal(data(cache), expected)
+    cache.move([(0, 7, 3), (2, 5, 4), (0, 8, 4), (1, 9, 7)])
+    for slot, source, target in ((0, 7, 3), (0, 8, 4), (2, 5, 4), (1, 9, 7)):
+        expected[:, :, slot, :, target] = expected[:, :, slot, :, source]
+    assert torch.equal(data(cache), expected)
+    cache.copy_slot(1, 0, 6)
+    expected[:, :, 0, :, :6] = expected[:, :, 1, :, :6]
+    assert torch.equal(data(cache), expected)
+    cache.ensure_rows(20, 1000)
+    assert torch.equal(data(cache)[..., :10, :], expected)
+    assert cache.nbytes == data(cache).nbytes
+
+
+def test_while_it_grows_only_a_few_layers_are_there_twice(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SlotCache(CacheShape(30, 2, 4), 3, 64, torch.float64, torch.device("cpu"), transposed)
+    before, made, peak = cache.nbytes, 0, 0
+    empty = cache._empty
+
+    def counting(layers: int, rows: int, transposed: bool) -> torch.Tensor:
+        nonlocal made, peak
+        tensor = empty(layers, rows, transposed)
+        made += tensor.nbytes
+        # What has been replaced already is garbage: only tensors that the cache still names are alive.
+        peak = max(peak, cache.nbytes + tensor.nbytes)
+        return tensor
+
+    monkeypatch.setattr(cache, "_empty", counting)
+    cache.ensure_rows(100, 1000)
+    assert made == cache.nbytes > before
+    assert peak <= 1.1 * cache.nbytes
+    assert cache._views[0][0].data_ptr() == cache._keys[0].data_ptr()

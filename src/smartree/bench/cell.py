@@ -51,7 +51,8 @@ def make_lane(llm: LLM, policy: str, batch: int, tree: TreeSize | None = None) -
         inner = TimedPolicy(fixed_tree(tree, llm.cost_model()))
     else:
         inner = TimedPolicy(make_policy(PLAIN if policy == ORACLE else policy, llm.cost_model()))
-    return Lane(policy, inner, llm.make_engine(inner, max_batch=batch), batch)
+    # A lane decodes its prompts several times, and every time they are to be read like new ones.
+    return Lane(policy, inner, llm.make_engine(inner, max_batch=batch, prefix_reuse=False), batch)
 
 
 def measure_cell(lanes: Sequence[Lane], load: Load, advance: Advance, *, reverse: bool = False) -> dict[str, Measures]:

@@ -36,6 +36,9 @@ def load_llm(settings: EngineConfig) -> LLM:
             device=settings.device,
             max_batch=settings.max_batch,
             max_model_len=settings.max_model_len,
+            prefill_tokens=settings.prefill_tokens,
+            cache_tokens=settings.cache_tokens,
+            prefix_reuse=settings.prefix_reuse,
             profile=settings.profile,
             progress=lambda done, expected: measuring(done, expected, replaces=task),
         )

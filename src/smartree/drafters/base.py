@@ -41,6 +41,7 @@ class Drafter(Protocol):
         calibrated: True if its probabilities are acceptance rates already.
         max_depth: deepest level it can give.
         feature_layers: layers of the target whose hidden states it reads (see `LayerTaps`); empty if none.
+        adopts: True if a request may begin with rows of another one, for whose tokens the target is not run again.
     """
 
     name: str
@@ -49,6 +50,11 @@ class Drafter(Protocol):
     calibrated: bool
     max_depth: int
     feature_layers: tuple[int, ...]
+
+    @property
+    def adopts(self) -> bool:
+        """See above."""
+        ...
 
     @property
     def fingerprint(self) -> str:
@@ -100,8 +106,26 @@ class Drafter(Protocol):
         """Hears which nodes were accepted, each request's path in order."""
         ...
 
+    def adopt(self, request_id: int, donor_id: int, most: int) -> int:
+        """A new request begins with the first tokens of another one, which runs or was retired.
+
+        Args:
+            request_id: the new one.
+            donor_id: the other.
+            most: tokens that both begin with; the new one has more of its own.
+
+        Returns:
+            How many of them the target need not read again for this drafter's sake: for these no hidden states will
+            come. If that is too few to be of use, `release` follows.
+        """
+        ...
+
+    def retire(self, request_id: int) -> None:
+        """A request has ended; what is known of it may be kept for `adopt` until `release`, or be forgotten."""
+        ...
+
     def release(self, request_id: int) -> None:
-        """Forgets a request that has ended."""
+        """Forgets a request that has ended or will be read again from its beginning; it may be unknown here."""
         ...
 
 
@@ -135,6 +159,19 @@ class BaseDrafter:
 
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Nothing to keep: the committed tokens arrive with the next `begin`."""
+
+    @property
+    def adopts(self) -> bool:
+        """Those that read tokens do; those that read hidden states must keep them for it."""
+        return not self.feature_layers
+
+    def adopt(self, request_id: int, donor_id: int, most: int) -> int:
+        """It reads the new request's tokens itself."""
+        return most
+
+    def retire(self, request_id: int) -> None:
+        """Forgets the request."""
+        self.release(request_id)
 
     def release(self, request_id: int) -> None:
         """Nothing is kept of a request."""

@@ -84,6 +84,20 @@ class JointDrafter(BaseDrafter):
         """Nodes that the other drafter did not draft are news to it: it reads them with the next step."""
         self.levels.commit(forest, accepted)
 
+    @property
+    def adopts(self) -> bool:
+        """If the drafter that has levels does; the lookup reads tokens."""
+        return self.levels.adopts
+
+    def adopt(self, request_id: int, donor_id: int, most: int) -> int:
+        """Hands what the other drafter knows to a new request."""
+        return self.levels.adopt(request_id, donor_id, most)
+
+    def retire(self, request_id: int) -> None:
+        """A request has ended: the lookup forgets it."""
+        self.levels.retire(request_id)
+        self.lookup.release(request_id)
+
     def release(self, request_id: int) -> None:
         """Forgets a request."""
         self.levels.release(request_id)

@@ -132,6 +132,18 @@ class ModelDrafter(BaseDrafter):
             base = self.runner.seating.cached[request_id]
             self.runner.commit(request_id, [base + row for row in rows])
 
+    def adopt(self, request_id: int, donor_id: int, most: int) -> int:
+        """Copies the rows that it has; it reads the rest of the tokens itself."""
+        seating = self.runner.seating
+        rows = min(seating.cached.get(donor_id, seating.retired.get(donor_id, 0)), most)
+        if rows:
+            self.runner.share(donor_id, request_id, rows)
+        return most
+
+    def retire(self, request_id: int) -> None:
+        """Keeps a request's rows until their slot is needed."""
+        self.runner.seating.retire(request_id)
+
     def release(self, request_id: int) -> None:
         """Empties a request's slot."""
         self.runner.seating.release(request_id)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from time import perf_counter
+from time import monotonic, perf_counter
 
 import numpy as np
 import torch
 
 from smartree.drafters.base import Drafter
+from smartree.engine.budget import BLOCK, RowBudget
 from smartree.engine.drafting import Draft, draft_trees, require_lossless
 from smartree.engine.learning import observed_nodes, telling_nodes
 from smartree.engine.logprobs import note_logprobs
@@ -17,6 +18,7 @@ from smartree.engine.request import Request
 from smartree.engine.scheduler import Scheduler, StepPlan
 from smartree.engine.stats import EngineStats
 from smartree.engine.target_pass import TargetPass
+from smartree.engine.tenancy import Tenancy
 from smartree.engine.text import StopText
 from smartree.engine.trace import StepTrace, trace_step
 from smartree.errors import InputError
@@ -44,6 +46,9 @@ class Engine:
         window: int | None = None,
         prefill_tokens: int = 512,
         calibration: Calibration | None = None,
+        cache_tokens: int | None = None,
+        prefix_reuse: bool = True,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Args:
             target: the model whose output counts.
@@ -53,9 +58,12 @@ class Engine:
             window: longest prompt plus output; None takes the model's.
             prefill_tokens: most prompt tokens in one step.
             calibration: what is known of the drafter already; it goes on learning.
+            cache_tokens: cache rows of all requests together; None takes `max_batch` windows.
+            prefix_reuse: whether requests share the cached rows of equal beginnings.
+            clock: what timeouts are measured with, in seconds.
 
         Raises:
-            InputError: the policy and the drafter do not go together.
+            InputError: the policy and the drafter do not go together, or the cache is smaller than a block.
         """
         require_lossless(policy, drafter)
         self.target, self.drafter, self.policy = target, drafter, policy
@@ -65,25 +73,41 @@ class Engine:
         self.sampler = Sampler(target.vocab_size, target.device)
         self.shaper = Shaper(target.tokenizer, target.vocab_size, target.eos_ids, target.device)
         self.calibration = calibration or Calibration()
-        self.scheduler = Scheduler(max_batch, prefill_tokens)
+        # Texts are rounded up to blocks: without a limit of its own the cache has room for full windows all the same.
+        rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
+        self.budget = RowBudget(rows)
+        self.scheduler = Scheduler(max_batch, prefill_tokens, self.budget)
+        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse)
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None
         self._ids = count()
+        self._clock = clock
+        self._stepping = False
+        self._aborted: list[Request] = []
 
     @property
     def unfinished(self) -> int:
         """Requests that have not ended."""
         return self.scheduler.unfinished
 
-    def add(self, prompt: Sequence[int], params: SamplingParams) -> Request:
+    def add(self, prompt: Sequence[int], params: SamplingParams, timeout: float | None = None) -> Request:
         """Queues a prompt.
+
+        Args:
+            prompt: token ids.
+            params: how to sample and when to end.
+            timeout: seconds from now after which the request ends with "timeout" and what it has; None waits.
 
         Raises:
             InputError: the prompt is empty, too long, or holds a token the model does not know; the parameters ask for
-                what this model or installation cannot do.
+                what this model or installation cannot do; the cache is too small for prompt and output; the timeout is
+                not positive.
         """
         tokens = [int(token) for token in prompt]
         self._check(tokens, params)
+        self.budget.require(len(tokens), params.max_tokens, self.window)
+        if timeout is not None and not timeout > 0:
+            raise InputError(f"timeout is {timeout}; it must be above 0 seconds.")
         own = frozenset() if params.ignore_eos else self.target.eos_ids
         stop_ids = own | frozenset(params.stop_token_ids)
         request = Request(
@@ -99,17 +123,37 @@ class Engine:
                 else None
             ),
             shaping=self.shaper.shaping(params, tokens, stop_ids),
+            deadline=None if timeout is None else self._clock() + timeout,
         )
         self.scheduler.add(request)
         return request
 
     def step(self) -> list[Request]:
-        """Runs one step; returns the requests that got tokens, ended ones included."""
+        """Runs one step; returns the requests that got tokens or ended."""
+        self._stepping = True
+        try:
+            return self._end_expired() + self._step()
+        finally:
+            self._stepping = False
+            while self._aborted:
+                self.abort(self._aborted.pop())
+
+    def _end_expired(self) -> list[Request]:
+        expired = self.scheduler.expired(self._clock())
+        for request in expired:
+            request.finish_reason = "timeout"
+            self.tenancy.end(request)
+        return expired
+
+    def _step(self) -> list[Request]:
         begin = perf_counter()
-        plan = self.scheduler.plan(self.runner.seating.cached)
+        plan = self.tenancy.plan()
+        if not plan.seated:
+            return []
         self.runner.seat([request.id for request in plan.seated])
         state = self._state(plan)
         draft = draft_trees(self.policy, self.drafter, self.calibration, state, plan.decoding)
+        draft = self.tenancy.fit(plan, draft)
         packed = pack(draft.forest, draft.selected)
         target_begin = perf_counter()
         logits = self._verify(plan, packed)
@@ -128,6 +172,9 @@ class Engine:
             outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds, draft.seconds)
             self.policy.observe(outcome)
         predicted = float("nan") if plan.chunks else self.policy.predicted_seconds
+        self.stats.read_tokens += state.extra_tokens
+        self.stats.reused_tokens += plan.reused
+        self.stats.preemptions += plan.preempted
         self.stats.add_step(
             requests=len(plan.decoding),
             rows=len(packed.nodes),
@@ -140,11 +187,11 @@ class Engine:
         return progressed
 
     def abort(self, request: Request) -> None:
-        """Ends a request wherever it is; one that has ended already is left alone."""
-        if request.finish_reason is not None:
-            return
-        self.scheduler.leave(request)
-        self._release(request)
+        """Ends a request wherever it is, after the step if one is running; one that has ended already is left alone."""
+        if self._stepping:
+            self._aborted.append(request)
+        elif request.finish_reason is None and self.scheduler.leave(request):
+            self.tenancy.release(request)
 
     def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
         if not tokens:
@@ -166,11 +213,12 @@ class Engine:
 
     def _state(self, plan: StepPlan) -> StepState:
         room = [min(request.remaining, self.window - len(request.tokens)) - 1 for request in plan.decoding]
+        rows = [self.budget.room(len(request.tokens), plan.free_blocks) for request in plan.decoding]
         lengths = [len(request.tokens) - 1 for request in plan.decoding]
         return StepState(
             batch=len(plan.decoding),
             context=sum(lengths) // max(len(lengths), 1),
-            depth_limits=np.array(room, np.int64),
+            depth_limits=np.minimum(np.array(room, np.int64), np.array(rows, np.int64)),
             extra_tokens=sum(chunk.end - chunk.start for chunk in plan.chunks),
             generated=np.array([len(request.tokens) - request.prompt_length for request in plan.decoding], np.int64),
         )
@@ -193,7 +241,7 @@ class Engine:
         return walk(packed, choose)
 
     def _first_tokens(self, plan: StepPlan, logits: torch.Tensor, row: int) -> list[int]:
-        """The first token of every request whose prompt is complete; their logits begin at `row`."""
+        """The next token of every request whose text is complete; their logits begin at `row`."""
         done = [chunk.request for chunk in plan.chunks if chunk.last]
         draws = [request.draw(row + place, ()) for place, request in enumerate(done)]
         return self.sampler.draw(logits, draws) if draws else []
@@ -230,14 +278,13 @@ class Engine:
             self.drafter.commit(forest, packed.nodes[[row for walked in walks for row in walked.rows]])
 
     def _commit(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> list[Request]:
-        """Makes the accepted rows the committed end of each slot and appends the tokens."""
+        """Commits the accepted rows and appends the tokens."""
         drafted = np.bincount(draft.forest.request, minlength=draft.forest.batch) - 1
         starts, sizes = packed.starts.tolist(), packed.sizes.tolist()
         has_child = np.zeros(len(packed.nodes), bool)
         has_child[packed.parents[packed.parents >= 0]] = True
+        self._commit_rows(plan, starts, walks)
         for index, (request, walked) in enumerate(zip(plan.decoding, walks, strict=True)):
-            shift = self.runner.seating.cached[request.id] - starts[index]
-            self.runner.commit(request.id, [row + shift for row in (starts[index], *walked.rows)])
             taken = request.accept(walked.tokens, self.window)
             self.stats.tokens += taken
             last = walked.rows[-1] if walked.rows else starts[index]  # its children were put to the test
@@ -246,6 +293,16 @@ class Engine:
             request.stats.add_step(int(drafted[index]), verified_depth, sizes[index] - 1, accepted, taken)
             self._leave_if_finished(request)
         return plan.decoding
+
+    def _commit_rows(self, plan: StepPlan, starts: Sequence[int], walks: Sequence[Walk]) -> None:
+        """Makes the accepted rows the committed end of each slot."""
+        ids = [request.id for request in plan.decoding]
+        shifts = [self.runner.seating.cached[one] - start for one, start in zip(ids, starts, strict=False)]
+        rows = [
+            [row + shift for row in (start, *walked.rows)]
+            for start, shift, walked in zip(starts, shifts, walks, strict=False)
+        ]
+        self.runner.commit_all(ids, rows)
 
     def _join(self, plan: StepPlan, first_tokens: Sequence[int]) -> list[Request]:
         """Notes which prompt tokens are cached; requests with a complete prompt begin to decode."""
@@ -261,10 +318,4 @@ class Engine:
 
     def _leave_if_finished(self, request: Request) -> None:
         if request.finish_reason is not None:
-            self.scheduler.leave(request)
-            self._release(request)
-
-    def _release(self, request: Request) -> None:
-        self.runner.seating.release(request.id)
-        if self.drafter is not None:
-            self.drafter.release(request.id)
+            self.tenancy.end(request)

@@ -19,7 +19,7 @@ from smartree.engine.engine import Engine
 from smartree.engine.measure import Progress, measure, profile_key, profile_path
 from smartree.engine.output import RequestOutput
 from smartree.engine.request import Request
-from smartree.engine.text import TextStream
+from smartree.engine.streaming import OutputStream, StreamPiece
 from smartree.errors import InputError
 from smartree.models.load import load_model, prepare_model
 from smartree.policies.base import Policy
@@ -52,6 +52,8 @@ class LLM:
         max_batch: int = 16,
         max_model_len: int | None = None,
         prefill_tokens: int = 512,
+        cache_tokens: int | None = None,
+        prefix_reuse: bool = True,
         profile: str | Path | Profile | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -67,6 +69,8 @@ class LLM:
             max_batch: most requests decoded together.
             max_model_len: longest prompt plus output; None takes the model's window.
             prefill_tokens: most prompt tokens packed into one step.
+            cache_tokens: cache rows of all requests together; None takes `max_batch` times the window.
+            prefix_reuse: whether requests share the cached rows of equal beginnings.
             profile: cost profile of this setup; None uses the saved one, and measures it (10 s) if there is none.
             progress: called with (done, expected) while a profile is measured.
 
@@ -83,6 +87,8 @@ class LLM:
             max_model_len=max_model_len,
             prefill_tokens=prefill_tokens,
             profile=Path(profile) if isinstance(profile, str | Path) else None,
+            cache_tokens=cache_tokens,
+            prefix_reuse=prefix_reuse,
         )
         if isinstance(policy, str) and policy not in POLICY_NAMES:
             make_policy(policy, None)  # says which names there are, before anything is loaded
@@ -109,12 +115,15 @@ class LLM:
             self.profile = self.saved_profile() or self.measure(progress)
         self.engine = self.make_engine(policy)
 
-    def make_engine(self, policy: str | Policy, max_batch: int | None = None) -> Engine:
+    def make_engine(
+        self, policy: str | Policy, max_batch: int | None = None, *, prefix_reuse: bool | None = None
+    ) -> Engine:
         """A fresh engine with another policy on the same model: what a comparison in one process needs.
 
         Args:
             policy: its policy.
             max_batch: most requests decoded together, up to the model's own limit, which None takes.
+            prefix_reuse: whether its requests share rows of equal beginnings; None does as the model was told.
 
         Raises:
             InputError: the policy is unknown or needs a profile that was not measured.
@@ -131,6 +140,8 @@ class LLM:
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
             calibration=self._saved_calibration(),
+            cache_tokens=self.config.cache_tokens,
+            prefix_reuse=self.config.prefix_reuse if prefix_reuse is None else prefix_reuse,
         )
 
     def save_calibration(self, engine: Engine | None = None) -> bool:
@@ -267,25 +278,28 @@ class LLM:
         Raises:
             InputError: the prompt or its parameters cannot be used; n is above 1.
         """
-        params = params or SamplingParams()
-        text = TextStream(self._tokenizer())
-        request = self.engine.add(self.encode(prompt), params)
-        held = max((len(stop) for stop in params.stop), default=1) - 1
-        shown = pushed = 0
+        self._tokenizer()
+        for piece in self.stream_pieces(prompt, params):
+            if piece.text or piece.output is not None:
+                yield piece.text
+
+    def stream_pieces(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamPiece]:
+        """One output, piece by piece, with tokens and what speculation did; the last piece carries the whole output."""
+        request = self.engine.add(self.encode(prompt), params or SamplingParams())
+        stream = OutputStream(request, self.target.tokenizer)
         try:
             while request.finish_reason is None:
                 self.engine.step()
-                for token in request.output[pushed:]:
-                    text.push(token)
-                pushed = len(request.output)
-                ready = len(text.text) - held  # a stop string may still be growing in the last characters
-                if request.finish_reason is None and ready > shown:
-                    yield text.text[shown:ready]
-                    shown = ready
-            yield self._text(request)[shown:]
+                piece = stream.more() if request.finish_reason is None else None
+                if piece is not None:
+                    yield piece
+            yield stream.last(self.output_of(prompt, request))
         finally:
-            if request.finish_reason is None:
-                self.engine.abort(request)
+            self.engine.abort(request)
+
+    def output_of(self, prompt: Prompt, request: Request) -> RequestOutput:
+        """What a user gets of a request that has ended."""
+        return self._output(prompt, request)
 
     def _output(self, prompt: Prompt, request: Request, *others: Request) -> RequestOutput:
         return RequestOutput(

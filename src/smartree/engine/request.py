@@ -28,9 +28,10 @@ class Request:
         stop_ids: tokens that end it.
         stop_text: watches for stop strings; None if there are none.
         shaping: what changes its logits; None if nothing does.
-        finish_reason: "stop" or "length" once it has ended.
+        finish_reason: "stop", "length" or "timeout" once it has ended.
         stats: what happened to it.
         logprobs: of its output, if asked for.
+        deadline: reading of the engine's clock at which it ends as it is; None if it has none.
     """
 
     id: int
@@ -44,6 +45,7 @@ class Request:
     finish_reason: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    deadline: float | None = None
 
     @staticmethod
     def seed_for(params: SamplingParams) -> int:

@@ -19,6 +19,8 @@ class RequestStats:
         observed_by_depth: steps that put a node at depth d + 1 to the test: verified, all its ancestors accepted.
         accepted_by_depth: steps that accepted one there; over the former it is the conditional acceptance rate.
         sizes: steps by number of verified nodes.
+        reused: tokens of its text whose cache rows were another request's.
+        preemptions: times it gave up its cache rows and read its text again.
     """
 
     steps: int = 0
@@ -29,6 +31,8 @@ class RequestStats:
     observed_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    reused: int = 0
+    preemptions: int = 0
 
     @property
     def tau(self) -> float:
@@ -70,6 +74,8 @@ class RequestStats:
             "observed_by_depth": self.observed_by_depth,
             "accepted_by_depth": self.accepted_by_depth,
             "sizes": {str(size): count for size, count in sorted(self.sizes.items())},
+            "reused": self.reused,
+            "preemptions": self.preemptions,
         }
 
 
@@ -82,7 +88,10 @@ class EngineStats:
         decode_steps: passes that carried at least one decoding request.
         requests_decoded: sum over these of the requests decoding.
         tokens: tokens generated, first ones included.
-        first_tokens: tokens that came from a prompt's own pass.
+        first_tokens: tokens that came from a prompt's own pass; reading a preempted request's text again gives one too.
+        read_tokens: tokens of prompts, and of preempted requests' texts, that passes read.
+        reused_tokens: tokens that needed no reading, because another request's rows were copied.
+        preemptions: requests that gave up their cache rows.
         verified_rows: N, summed over decode steps.
         draft_levels: levels drafted.
         seconds: wall time of all steps.
@@ -98,6 +107,9 @@ class EngineStats:
     requests_decoded: int = 0
     tokens: int = 0
     first_tokens: int = 0
+    read_tokens: int = 0
+    reused_tokens: int = 0
+    preemptions: int = 0
     verified_rows: int = 0
     draft_levels: int = 0
     seconds: float = 0.0

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from smartree.models.huge_pages import empty_in_large_pages
+from smartree.models.pages import zeros
+
+Ints = NDArray[np.int64]
+
+# Rows: a cache grows by at least that many, and by a sixteenth of what it has. It has half of it more than a multiple:
+# rows of keys lie as far apart as there are rows, and distances of powers of two fall on the same lines of a CPU's cache.
+_GROWTH = 64
+_TOGETHER = 3  # layers in one tensor: while a cache grows, one such tensor lies there twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class WriteIndex:
 
 
 class SlotCache:
-    """Keys and values of all layers, each `[layers, slots, kv_heads, rows, head_dim]`.
+    """Keys and values of all layers, each `[layers, slots, kv_heads, rows, head_dim]`, a few layers to a tensor.
 
     A request owns one slot; row r holds the token at r, tree rows follow the committed ones until the step commits
     the accepted ones in place. Nothing is ever concatenated. Rows start as zeros, because masked rows still enter the
@@ -70,57 +77,82 @@ class SlotCache:
         """
         self.shape, self.slots, self.rows = shape, slots, rows
         self.transposed = device.type == "cpu" if transposed is None else transposed
-        self.keys = self._empty(rows, dtype, device, self.transposed)
-        self.values = self._empty(rows, dtype, device, False)
+        self._dtype, self._device = dtype, device
+        sizes = [min(_TOGETHER, shape.layers - first) for first in range(0, shape.layers, _TOGETHER)]
+        self._keys = [self._empty(layers, rows, self.transposed) for layers in sizes]
+        self._values = [self._empty(layers, rows, False) for layers in sizes]
         self._views = self._layer_views()
 
     @property
     def device(self) -> torch.device:
         """Where it lies."""
-        return self.values.device
+        return self._device
 
     @property
     def views(self) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of every layer; another object once the cache has grown."""
         return self._views
 
-    def _empty(self, rows: int, dtype: torch.dtype, device: torch.device, transposed: bool) -> torch.Tensor:
+    @property
+    def keys(self) -> torch.Tensor:
+        """All keys, to look at: the cache's own memory if all layers lie in one tensor, else a copy."""
+        return self._keys[0] if len(self._keys) == 1 else torch.cat(self._keys)
+
+    @property
+    def values(self) -> torch.Tensor:
+        """All values, as `keys`."""
+        return self._values[0] if len(self._values) == 1 else torch.cat(self._values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that keys and values take."""
+        return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
+
+    def _empty(self, layers: int, rows: int, transposed: bool) -> torch.Tensor:
         ends = (self.shape.head_dim, rows) if transposed else (rows, self.shape.head_dim)
-        size = (self.shape.layers, self.slots, self.shape.kv_heads, *ends)
-        if device.type == "cpu":
-            tensor = empty_in_large_pages(size, dtype).zero_()
-        else:
-            tensor = torch.zeros(size, dtype=dtype, device=device)
+        sizes = (layers, self.slots, self.shape.kv_heads, *ends)
+        tensor = zeros(sizes, self._dtype, self._device)
         return tensor.transpose(-1, -2) if transposed else tensor
 
     def _layer_views(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return list(zip(self.keys, self.values, strict=True))
+        keys = [layer for tensor in self._keys for layer in tensor]
+        return list(zip(keys, [layer for tensor in self._values for layer in tensor], strict=True))
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer, each `[slots, kv_heads, rows, head_dim]`."""
         return self._views[index]
 
     def ensure_rows(self, rows: int, most: int) -> None:
-        """Makes room for `rows` rows a slot, doubling so that growing stays rare, up to `most`."""
+        """Makes room for `rows` rows a slot, and for a sixteenth more, up to `most`.
+
+        Memory peaks at little over the new size: a few layers grow at a time, and what they held is free again then.
+        """
         if rows <= self.rows:
             return
-        grown = min(max(rows, 2 * self.rows), max(most, rows))
-        for name, transposed in (("keys", self.transposed), ("values", False)):
-            old = getattr(self, name)
-            new = self._empty(grown, old.dtype, old.device, transposed)
-            new[..., : self.rows, :] = old
-            setattr(self, name, new)
+        wanted = max(rows, self.rows + max(_GROWTH, self.rows // 16))
+        grown = max(rows, min(odd_rows(wanted), most))
+        self._views = []  # they would hold on to what has grown already
+        for tensors, transposed in ((self._keys, self.transposed), (self._values, False)):
+            for place in range(len(tensors)):
+                grown_tensor = self._empty(len(tensors[place]), grown, transposed)
+                grown_tensor[..., : self.rows, :] = tensors[place]
+                tensors[place] = grown_tensor
         self.rows = grown
         self._views = self._layer_views()
 
     def write_index(self, slots: Sequence[int], starts: ArrayLike, sizes: ArrayLike) -> WriteIndex:
         """Where N new rows go: request i writes rows starts[i] .. starts[i] + sizes[i] - 1 of slots[i]."""
-        heads, rows, dim = self.shape.kv_heads, self.rows, self.shape.head_dim
+        heads = self.shape.kv_heads
         # numpy: a dozen small operations in every pass, of which each takes torch several times as long.
         counts, begins = np.asarray(sizes), np.asarray(starts)
         before = np.cumsum(counts) - counts
         row = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
         blocks = np.arange(heads)[:, None] + np.repeat(np.asarray(slots) * heads, counts)  # [kv_heads, N]
+        return self._index(blocks, row)
+
+    def _index(self, blocks: Ints, row: Ints) -> WriteIndex:
+        """Places of rows in a tensor of blocks of rows: `blocks` [b, N], one per head, and `row` [N] in each."""
+        rows, dim = self.rows, self.shape.head_dim
         flat = torch.from_numpy((blocks * rows + row).ravel()).to(self.device)
         if not self.transposed:
             return WriteIndex(flat, None)
@@ -139,15 +171,41 @@ class SlotCache:
 
     def move_rows(self, slot: int, sources: Sequence[int], start: int) -> None:
         """Moves rows `sources` of a slot to start, start + 1, ...: the accepted path becomes the committed end."""
-        targets = range(start, start + len(sources))
-        moves = [(source, target) for source, target in zip(sources, targets, strict=True) if source != target]
-        if moves:
-            old, new = zip(*moves, strict=True)
-            for cached in (self.keys, self.values):
-                rows = cached[:, slot]
-                rows[:, :, list(new)] = rows[:, :, list(old)]
+        self.move([(slot, source, start + place) for place, source in enumerate(sources) if source != start + place])
+
+    def move(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Moves rows inside their slots, all at once: each of `moves` is a slot, a row of it, and where that goes."""
+        if not moves:
+            return
+        slots, sources, targets = np.array(moves, np.int64).T
+        for layers in sorted({len(tensor) for tensor in self._values}):
+            source, target = self._places(layers, slots, sources), self._places(layers, slots, targets)
+            for keys, values in zip(self._keys, self._values, strict=True):
+                if len(values) == layers:
+                    self._move_flat(keys, source, target, self.transposed)
+                    self._move_flat(values, source, target, False)
+
+    def _places(self, layers: int, slots: Ints, rows: Ints) -> WriteIndex:
+        """Where rows of some slots lie in a tensor of so many layers."""
+        blocks = np.arange(layers)[:, None] * self.slots + slots  # [layers, moves]
+        blocks = blocks[:, None] * self.shape.kv_heads + np.arange(self.shape.kv_heads)[:, None]
+        return self._index(blocks.reshape(-1, len(rows)), rows)
+
+    def _move_flat(self, tensor: torch.Tensor, source: WriteIndex, target: WriteIndex, transposed: bool) -> None:
+        if transposed and source.elements is not None and target.elements is not None:
+            flat = tensor.transpose(-1, -2).view(-1)
+            flat.put_(target.elements, flat.take(source.elements))
+        else:
+            rows = tensor.view(-1, self.shape.head_dim)
+            rows.index_copy_(0, target.rows, rows.index_select(0, source.rows))
 
     def copy_slot(self, source: int, target: int, rows: int) -> None:
         """Copies the first `rows` rows of a slot over another slot's."""
-        for cached in (self.keys, self.values):
+        for cached in (*self._keys, *self._values):
             cached[:, target, :, :rows] = cached[:, source, :, :rows]
+
+
+def odd_rows(rows: int) -> int:
+    """At least `rows` rows, an odd number of halves of _GROWTH."""
+    half = _GROWTH // 2
+    return -(-(rows - half) // _GROWTH) * _GROWTH + half

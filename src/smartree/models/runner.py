@@ -17,7 +17,7 @@ from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.taps import LayerTaps
 
-_FIRST_ROWS = 512
+_FIRST_ROWS = 544  # see `odd_rows`
 
 
 class ModelRunner:
@@ -82,19 +82,31 @@ class ModelRunner:
         assert output.logits is not None
         return output.logits
 
-    @torch.inference_mode()
     def commit(self, request_id: int, rows: Sequence[int]) -> None:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
-        start = self.seating.cached[request_id]
-        moves = [(row, start + place) for place, row in enumerate(rows) if row != start + place]
+        self.commit_all([request_id], [rows])
+
+    @torch.inference_mode()
+    def commit_all(self, request_ids: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+        """`commit` for several requests at once: moving costs per call, not per row."""
+        moves = []
+        for request_id, sources in zip(request_ids, rows, strict=True):
+            start, slot = self.seating.cached[request_id], self.seating.slot(request_id)
+            moves += [(slot, source, start + place) for place, source in enumerate(sources) if source != start + place]
+            self.seating.cached[request_id] = start + len(sources)
         if moves and self._native is not None:
-            self._native.move_rows(self.seating.slot(request_id), *zip(*moves, strict=True))
-        elif moves:
-            self.cache.move_rows(self.seating.slot(request_id), rows, start)
-        self.seating.cached[request_id] = start + len(rows)
+            self._native.move(moves)
+        else:
+            self.cache.move(moves)
 
     @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i, so that the batch's slots follow each other."""
         for move in self.seating.seat(request_ids):
+            self.cache.copy_slot(move.source, move.target, move.rows)
+
+    @torch.inference_mode()
+    def share(self, donor_id: int, request_id: int, rows: int) -> None:
+        """Lets a new request begin with the first `rows` rows of another, which may have ended (`Seating.retire`)."""
+        for move in self.seating.share(donor_id, request_id, rows):
             self.cache.copy_slot(move.source, move.target, move.rows)

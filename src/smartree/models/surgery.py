@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import rms_norm
 
-from smartree.models.huge_pages import LargePages
+from smartree.models.pages import LargePages
 from smartree.models.native.library import why_not
 from smartree.models.native.matrix import NativeLinear, fits
 

@@ -108,6 +108,10 @@ class Listener:
         runner.forward([causal_group(0, 0, len(tokens))], np.array(tokens))
         return runner.taps.rows(torch.arange(len(tokens)))
 
+    def heard_already(self, request_id: int, tokens: int) -> None:
+        """The drafter knows so many tokens of a request, or has forgotten all but them."""
+        self._heard[request_id] = tokens
+
     def hear(self, texts: Sequence[Text]) -> None:
         """Tells the drafter what is new of all texts, in one call as the engine does."""
         parts = []

@@ -41,7 +41,7 @@ def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataO
     backlog, lists = Backlog(Halving()), dict[int, list[int]]()
     coming, number = 0, 0
     for _ in range(data.draw(st.integers(1, 25))):
-        action = data.draw(st.sampled_from(["add", "add", "add", "take", "forget"]))
+        action = data.draw(st.sampled_from(["add", "add", "add", "take", "forget", "copy"]))
         if action == "add":
             known = data.draw(st.lists(st.sampled_from(sorted(lists)), unique=True)) if lists else []
             new = list(range(coming, coming + data.draw(st.integers(0 if known else 1, 2))))
@@ -57,6 +57,13 @@ def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataO
             assert numbers_of(backlog.take(ids)) == [one for request in ids for one in lists[request]]
             for request in ids:
                 lists[request] = []  # it lives on and gets more
+        elif action == "copy" and any(lists.values()):
+            donor = data.draw(st.sampled_from(sorted(request for request in lists if lists[request])))
+            free = sorted(set(range(coming)) - set(lists))
+            heir = data.draw(st.sampled_from(free)) if free else coming  # one that was forgotten may come back
+            coming = max(coming, heir + 1)
+            lists[heir] = lists[donor][: data.draw(st.integers(1, len(lists[donor])))]
+            backlog.copy(donor, heir, len(lists[heir]))
         elif action == "forget" and lists:
             gone = data.draw(st.sampled_from(sorted(lists)))
             backlog.forget(gone)

@@ -269,3 +269,52 @@ def test_rehearsals_are_levels_that_leave_requests_alone(context: int, rows: int
         level()
         level()
         assert drafter.runner.seating.rows_in_use() == 0
+
+
+SHARED = random_prompts([40], seed=12)[0]
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+@pytest.mark.parametrize("read", [0, 1, 2], ids=["nothing read", "begun", "all read"])
+@pytest.mark.parametrize("shared", [20, 40])
+def test_a_request_that_begins_like_another_gets_the_tree_of_one_that_read_it_all(
+    shared: int, read: int, ended: bool
+) -> None:
+    drafter, listener = a_drafter()
+    donor = Text(0, SHARED[:30] if read == 1 else [*SHARED, 5, 6])
+    listener.hear([donor])
+    if read:
+        grow_all(drafter, [donor], levels=2)
+    if read == 1:  # what comes after the last level waits
+        donor.tokens += [*SHARED[30:], 5, 6]
+        listener.hear([donor])
+    if ended:
+        drafter.retire(0)
+    text = Text(1, [*SHARED[:shared], 7, 8, 9])
+    known = drafter.adopt(1, 0, shared)
+    # Row j is about token j + 1, so one more than is shared is of no use; what an ended request had not read is gone.
+    rows = {0: 0, 1: min(29, shared - 1), 2: shared - 1}[read]
+    assert known == (rows if ended or rows == shared - 1 else shared)
+    if known == 0:
+        drafter.release(1)
+        return
+    listener.heard_already(1, known)
+    listener.hear([text])
+    forest = grow_all(drafter, [text] if ended else [donor, text], levels=3, width=3)
+    assert_same(branches(forest, 0 if ended else 1), grown_alone(text, 3, width=3))
+    assert_cache_is_plain(drafter, listener, text)
+    for request_id in (0, 1):
+        drafter.release(request_id)
+    assert_empty(drafter)
+
+
+def test_a_request_that_was_thrown_out_comes_back_from_its_beginning() -> None:
+    drafter, listener = a_drafter()
+    text, other = Text(0, list(PROMPTS[3])), Text(1, list(PROMPTS[2]))
+    listener.hear([text, other])
+    drafter.release(0)
+    listener.heard_already(0, 0)
+    listener.hear([text])
+    forest = grow_all(drafter, [text, other], levels=3, width=3)
+    assert_same(branches(forest, 0), grown_alone(text, 3, width=3))
+    assert_same(branches(forest, 1), grown_alone(other, 3, width=3))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from smartree.tree.forest import Ints
 
+_NOBODY = -1
 _MOST_STATES = 512  # rows that wait as hidden states; as features they take a third of the memory
 
 
@@ -66,7 +67,7 @@ class Backlog:
         taken = self._select(order)
         self._keep(~mine)
         for request_id in request_ids:
-            self.forget(request_id)
+            self._drop(request_id)
         return taken
 
     def _take_all(self) -> torch.Tensor:
@@ -77,9 +78,28 @@ class Backlog:
         self._rows.clear()
         return taken
 
+    def copy(self, donor_id: int, request_id: int, count: int) -> None:
+        """Gives a request without rows the first `count` of another one's."""
+        self._reduce_all()
+        assert self._features is not None
+        assert request_id not in self._rows
+        places = np.flatnonzero(self._owners == donor_id)[:count]
+        self._features = torch.cat([self._features, self._select(places)])
+        self._owners = np.concatenate([self._owners, np.full(len(places), request_id)])
+        self._rows[request_id] = len(places)
+
     def forget(self, request_id: int) -> None:
-        """Drops a request; its rows go when the others' are sorted out the next time, or with the last request."""
-        self._stale |= self._rows.pop(request_id, None) is not None
+        """Drops a request, which may come back from its beginning; its rows' memory is free when the others' are sorted
+        out the next time, or with the last request.
+        """
+        if self._rows.get(request_id):
+            self._stale = True
+            for owners in (*self._state_owners, self._owners):
+                owners[owners == request_id] = _NOBODY
+        self._drop(request_id)
+
+    def _drop(self, request_id: int) -> None:
+        self._rows.pop(request_id, None)
         if not self._rows:
             self._states, self._state_owners, self._waiting = [], [], 0
             self._features, self._owners, self._stale = None, np.empty(0, np.int64), False

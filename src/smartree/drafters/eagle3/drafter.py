@@ -138,6 +138,32 @@ class Eagle3Drafter(BaseDrafter):
         self._states = states
         self._state_of = {node: row for row, node in enumerate(nodes.tolist())}
 
+    @property
+    def adopts(self) -> bool:
+        """It keeps the features of every token of a running request, read or not."""
+        return True
+
+    def adopt(self, request_id: int, donor_id: int, most: int) -> int:
+        """Copies rows and, behind them, features that wait to be read.
+
+        Row j holds token j + 1, so only `most` - 1 rows are about shared tokens. What a retired request had not read is
+        gone.
+        """
+        seating = self.runner.seating
+        known = seating.cached.get(donor_id, seating.retired.get(donor_id, 0))
+        rows = min(known, most - 1)
+        if rows:
+            self.runner.share(donor_id, request_id, rows)
+        waiting = min(self._backlog.rows(donor_id), most - rows) if rows == known else 0
+        if waiting:
+            self._backlog.copy(donor_id, request_id, waiting)
+        return rows + waiting
+
+    def retire(self, request_id: int) -> None:
+        """Keeps the rows until their slot is needed; features that nobody read go."""
+        self._backlog.forget(request_id)
+        self.runner.seating.retire(request_id)
+
     def release(self, request_id: int) -> None:
         """Empties a request's slot and drops its features."""
         self._backlog.forget(request_id)

@@ -25,7 +25,7 @@ from smartree.models.seating import Seating
 from smartree.models.surgery import merge_linears, prepack_linears, weight_of
 from smartree.models.taps import decoder_layers
 
-_FIRST_ROWS = 512
+_FIRST_ROWS = 544  # see `odd_rows`
 _FEW_ROWS, _MANY_ROWS = 4, 32  # numbers of rows are multiples of the one up to the other, then multiples of that
 
 
@@ -196,4 +196,10 @@ class HeadRunner:
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i."""
         for move in self.seating.seat(request_ids):
+            self.cache.copy_slot(move.source, move.target, move.rows)
+
+    @torch.inference_mode()
+    def share(self, donor_id: int, request_id: int, rows: int) -> None:
+        """Lets a new request begin with the first `rows` rows of another one."""
+        for move in self.seating.share(donor_id, request_id, rows):
             self.cache.copy_slot(move.source, move.target, move.rows)

@@ -166,14 +166,18 @@ class NativeRunner:
         )
         return output
 
-    def move_rows(self, slot: int, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Moves cached rows of a slot, in all layers; targets rise and lie before their sources."""
-        shape, count = self._cache.shape, len(sources)
-        slots, old, new = (np.array(part, np.int32) for part in ([slot] * count, sources, targets))
+    def move(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Moves cached rows, in all layers; as `SlotCache.move`, for targets that rise and lie before their sources.
+
+        Args:
+            moves: of a slot, a row, and where it goes.
+        """
+        shape = self._cache.shape
+        slots, old, new = np.ascontiguousarray(np.array(moves, np.int32).T)
         library().move(
             ctypes.byref(self._addresses_now()),
             *(shape.layers, shape.kv_heads, shape.head_dim),
-            *(slots.ctypes.data, old.ctypes.data, new.ctypes.data, count, torch.get_num_threads()),
+            *(slots.ctypes.data, old.ctypes.data, new.ctypes.data, len(moves), torch.get_num_threads()),
         )
 
     def _addresses_now(self) -> Cache:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from smartree.models.huge_pages import LargePages
+from smartree.models.pages import LargePages
 from smartree.models.native.library import Session, library
 from smartree.models.native.structs import Matrix
 
@@ -19,7 +19,7 @@ def pack(weight: torch.Tensor, pages: LargePages) -> torch.Tensor:
     """[outputs, inputs] -> [ceil(outputs / 32), inputs / 2, 32, 2], zeros behind the last output."""
     outputs, inputs = weight.shape
     filled = pad(weight, (0, 0, 0, -outputs % _COLUMNS))
-    packed = pages.empty((len(filled) // _COLUMNS, inputs // 2, _COLUMNS, 2), weight.dtype)
+    packed = pages.zeros((len(filled) // _COLUMNS, inputs // 2, _COLUMNS, 2), weight.dtype)
     return packed.copy_(filled.view(-1, _COLUMNS, inputs // 2, 2).transpose(1, 2))
 
 
