@@ -197,7 +197,7 @@ def test_only_the_rows_asked_for_get_logits() -> None:
 def test_the_cache_grows_without_losing_rows() -> None:
     model = loaded("llama")
     runner = ModelRunner(model, 2, window=2000)
-    assert runner.cache.rows == 512
+    assert runner.cache.rows == 544
     draw = np.random.default_rng(4)
     tokens = draw.integers(0, VOCAB, 900)
     for start in range(0, 900, 300):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from smartree.engine.budget import RowBudget
 from smartree.engine.request import Request
@@ -12,16 +12,17 @@ from smartree.engine.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens start .. end - 1 of a joining request; `last` if all that it has is read with them."""
+    """Tokens start .. end - 1 of a joining request."""
 
     request: Request
     start: int
     end: int
+    last: bool = field(init=False)
+    """True if all that it has is read with this chunk, whose last row then gives the next token."""
 
-    @property
-    def last(self) -> bool:
-        """True if the text is complete with this chunk; its last row gives the next token."""
-        return self.end == len(self.request.tokens)
+    def __post_init__(self) -> None:
+        # Now, as the request grows in the step itself.
+        object.__setattr__(self, "last", self.end == len(self.request.tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import rms_norm
 
-from smartree.models.pages import LargePages
 from smartree.models.native.library import why_not
 from smartree.models.native.matrix import NativeLinear, fits
+from smartree.models.pages import LargePages
 
 
 class FusedRMSNorm(nn.Module):

@@ -226,9 +226,9 @@ def test_the_cache_grows_with_the_text_and_the_tree() -> None:
     drafter, listener = listening_drafter(target(), head(), slots=1, window=700, top_k=4)
     text = Text(0, random_prompts([180], seed=1)[0])
     listener.hear([text])
-    assert drafter.runner.cache.rows == 512
+    assert drafter.runner.cache.rows == 544
     forest = grow_all(drafter, [text], levels=6, width=200)
-    assert drafter.runner.cache.rows > 512
+    assert drafter.runner.cache.rows > 544
     assert len(branches(forest)) == 4 + 16 + 64 + 256 + 2 * 4 * 200
     assert_cache_is_plain(drafter, listener, text)
     # The likeliest branch alone, in a cache that never grew.

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from smartree.models.pages import LargePages
 from smartree.models.native.library import Session, library
 from smartree.models.native.structs import Matrix
+from smartree.models.pages import LargePages
 
 _COLUMNS = 32  # outputs of a block; `kColumns` of the kernels
 
