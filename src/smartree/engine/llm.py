@@ -21,7 +21,8 @@ from smartree.engine.output import RequestOutput
 from smartree.engine.request import Request
 from smartree.engine.text import TextStream
 from smartree.errors import InputError
-from smartree.models.load import load_model, prepare_model
+from smartree.models.follower import load_target
+from smartree.models.load import prepare_model
 from smartree.policies.base import Policy
 from smartree.policies.calibration import Calibration
 from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
@@ -54,6 +55,7 @@ class LLM:
         prefill_tokens: int = 512,
         profile: str | Path | Profile | None = None,
         progress: Progress | None = None,
+        tensor_parallel: bool | None = None,
     ) -> None:
         """Args:
             model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
@@ -69,6 +71,8 @@ class LLM:
             prefill_tokens: most prompt tokens packed into one step.
             profile: cost profile of this setup; None uses the saved one, and measures it (10 s) if there is none.
             progress: called with (done, expected) while a profile is measured.
+            tensor_parallel: whether the processes that torchrun started share the model; None does so if there are
+                several. Every rank but 0 then stays in here until rank 0 is done, and ends (docs/devices.md).
 
         Raises:
             InputError: something does not exist or does not fit.
@@ -86,9 +90,11 @@ class LLM:
         )
         if isinstance(policy, str) and policy not in POLICY_NAMES:
             make_policy(policy, None)  # says which names there are, before anything is loaded
+        if tensor_parallel and not isinstance(model, str):
+            raise InputError("A model in memory cannot be shared among processes; give its folder or id instead.")
         stored = Profile.load(Path(profile)) if isinstance(profile, str | Path) else profile
         self.target = (
-            load_model(model, dtype, device)
+            load_target(model, dtype, device, tensor_parallel)
             if isinstance(model, str)
             else prepare_model(model, tokenizer, _name(model))
         )

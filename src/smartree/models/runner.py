@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from smartree.models.cache import SlotCache
+from smartree.models.crew import Mirror, RowMove, SlotCopy
 from smartree.models.load import LoadedModel
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
@@ -34,6 +35,7 @@ class ModelRunner:
         rows = min(_FIRST_ROWS, window)
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
+        self._mirror = Mirror(loaded.crew, loaded.number, slots, window) if loaded.crew is not None else None
 
     @torch.inference_mode()
     def forward(
@@ -49,6 +51,8 @@ class ModelRunner:
         Returns:
             [K, vocabulary] logits.
         """
+        if self._mirror is not None:
+            self._mirror.passing(groups, tokens, keep)
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         packed = PackedPass(groups, self.cache)
         with self.taps.listening() if self.taps else nullcontext():
@@ -66,11 +70,25 @@ class ModelRunner:
     def commit(self, request_id: int, rows: Sequence[int]) -> None:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
         start = self.seating.cached[request_id]
-        self.cache.move_rows(self.seating.slot(request_id), rows, start)
+        change = RowMove(self.seating.slot(request_id), tuple(rows), start)
+        self.change_cache(change)
+        if self._mirror is not None:
+            self._mirror.changed(change)
         self.seating.cached[request_id] = start + len(rows)
 
     @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i, so that the batch's slots follow each other."""
         for move in self.seating.seat(request_ids):
-            self.cache.copy_slot(move.source, move.target, move.rows)
+            change = SlotCopy(move.source, move.target, move.rows)
+            self.change_cache(change)
+            if self._mirror is not None:
+                self._mirror.changed(change)
+
+    @torch.inference_mode()
+    def change_cache(self, change: RowMove | SlotCopy) -> None:
+        """Moves rows of a slot, or copies a slot; knows nothing of requests."""
+        if isinstance(change, RowMove):
+            self.cache.move_rows(change.slot, change.rows, change.start)
+        else:
+            self.cache.copy_slot(change.source, change.target, change.rows)
