@@ -25,6 +25,7 @@ class EngineConfig:
         max_model_len: longest prompt plus output, in tokens; None takes the model's window.
         prefill_tokens: most prompt tokens packed into one step beside the decoding requests.
         profile: file with a cost profile of this setup; None uses the saved one or measures it once.
+        cuda_graphs: whether target passes are recorded as CUDA graphs (docs/devices.md); has no effect on a CPU.
 
     Raises:
         InputError: a value is out of range.
@@ -39,6 +40,7 @@ class EngineConfig:
     max_model_len: int | None = None
     prefill_tokens: int = 512
     profile: Path | None = None
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

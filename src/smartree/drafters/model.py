@@ -127,10 +127,8 @@ class ModelDrafter(BaseDrafter):
             row = self._tree_rows.row_of.get(node)
             if row is not None:  # a node below one that was not fed cannot exist, so paths have no gaps
                 paths.setdefault(request, []).append(row)
-        for request, rows in paths.items():
-            request_id = self._requests[request].id
-            base = self.runner.seating.cached[request_id]
-            self.runner.commit(request_id, [base + row for row in rows])
+        cached, ids = self.runner.seating.cached, {request: self._requests[request].id for request in paths}
+        self.runner.commit_all({ids[one]: [cached[ids[one]] + row for row in rows] for one, rows in paths.items()})
 
     def release(self, request_id: int) -> None:
         """Empties a request's slot."""

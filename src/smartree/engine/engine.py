@@ -42,6 +42,7 @@ class Engine:
         window: int | None = None,
         prefill_tokens: int = 512,
         calibration: Calibration | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         """Args:
             target: the model whose output counts.
@@ -51,6 +52,7 @@ class Engine:
             window: longest prompt plus output; None takes the model's.
             prefill_tokens: most prompt tokens in one step.
             calibration: what is known of the drafter already; it goes on learning.
+            cuda_graphs: whether target passes are recorded as CUDA graphs.
 
         Raises:
             InputError: the policy and the drafter do not go together.
@@ -59,7 +61,7 @@ class Engine:
         self.target, self.drafter, self.policy = target, drafter, policy
         self.window = min(window or target.window, target.window)
         tapped = drafter.feature_layers if drafter is not None else ()
-        self.runner = ModelRunner(target, max_batch, self.window, tapped)
+        self.runner = ModelRunner(target, max_batch, self.window, tapped, cuda_graphs)
         self.sampler = Sampler(target.vocab_size, target.device)
         self.calibration = calibration or Calibration()
         self.scheduler = Scheduler(max_batch, prefill_tokens)
@@ -222,9 +224,12 @@ class Engine:
         starts, sizes = packed.starts.tolist(), packed.sizes.tolist()
         has_child = np.zeros(len(packed.nodes), bool)
         has_child[packed.parents[packed.parents >= 0]] = True
+        paths = {}
+        for request, walked, start in zip(plan.decoding, walks, starts, strict=False):
+            shift = self.runner.seating.cached[request.id] - start
+            paths[request.id] = [row + shift for row in (start, *walked.rows)]
+        self.runner.commit_all(paths)
         for index, (request, walked) in enumerate(zip(plan.decoding, walks, strict=True)):
-            shift = self.runner.seating.cached[request.id] - starts[index]
-            self.runner.commit(request.id, [row + shift for row in (starts[index], *walked.rows)])
             taken = request.accept(walked.tokens, self.window)
             self.stats.tokens += taken
             last = walked.rows[-1] if walked.rows else starts[index]  # its children were put to the test

@@ -56,6 +56,7 @@ class LLM:
         profile: str | Path | Profile | None = None,
         progress: Progress | None = None,
         tensor_parallel: bool | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         """Args:
             model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
@@ -73,6 +74,7 @@ class LLM:
             progress: called with (done, expected) while a profile is measured.
             tensor_parallel: whether the processes that torchrun started share the model; None does so if there are
                 several. Every rank but 0 then stays in here until rank 0 is done, and ends (docs/devices.md).
+            cuda_graphs: whether target passes are recorded as CUDA graphs; not tried on a GPU yet (docs/devices.md).
 
         Raises:
             InputError: something does not exist or does not fit.
@@ -87,6 +89,7 @@ class LLM:
             max_model_len=max_model_len,
             prefill_tokens=prefill_tokens,
             profile=Path(profile) if isinstance(profile, str | Path) else None,
+            cuda_graphs=cuda_graphs,
         )
         if isinstance(policy, str) and policy not in POLICY_NAMES:
             make_policy(policy, None)  # says which names there are, before anything is loaded
@@ -137,6 +140,7 @@ class LLM:
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
             calibration=self._saved_calibration(),
+            cuda_graphs=self.config.cuda_graphs,
         )
 
     def save_calibration(self, engine: Engine | None = None) -> bool:

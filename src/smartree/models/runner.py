@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from smartree.models.cache import SlotCache
 from smartree.models.crew import Mirror, RowMove, SlotCopy
+from smartree.models.graphs import GraphedPasses
 from smartree.models.load import LoadedModel
+from smartree.models.moves import move_all
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.taps import LayerTaps
@@ -22,12 +24,16 @@ _FIRST_ROWS = 512
 class ModelRunner:
     """Runs packed passes of one causal LM over its own slot cache."""
 
-    def __init__(self, loaded: LoadedModel, slots: int, window: int, tapped: Sequence[int] = ()) -> None:
+    def __init__(
+        self, loaded: LoadedModel, slots: int, window: int, tapped: Sequence[int] = (), cuda_graphs: bool = False
+    ) -> None:
         """Args:
         loaded: the model.
         slots: most requests at a time; one more slot lets two change places.
         window: most rows a request will ever need.
         tapped: layers whose hidden states are kept after a pass.
+        cuda_graphs: whether passes of shapes that come up again are recorded; has no effect on a CPU, and none where
+            several processes share the model.
         """
         self.model = loaded.model
         self.device, self.window, self.vocab_size = loaded.device, window, loaded.vocab_size
@@ -35,6 +41,8 @@ class ModelRunner:
         rows = min(_FIRST_ROWS, window)
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
+        graphed = cuda_graphs and loaded.device.type == "cuda" and loaded.crew is None
+        self.graphs = GraphedPasses(loaded.model, self.cache, self.taps) if graphed else None
         self._mirror = Mirror(loaded.crew, loaded.number, slots, window) if loaded.crew is not None else None
 
     @torch.inference_mode()
@@ -49,10 +57,15 @@ class ModelRunner:
             keep: [K] rows whose logits are wanted; None wants all.
 
         Returns:
-            [K, vocabulary] logits.
+            [K, vocabulary] logits, valid until the next pass.
         """
         if self._mirror is not None:
             self._mirror.passing(groups, tokens, keep)
+        if self.graphs is not None and keep is None:
+            with self.taps.listening() if self.taps else nullcontext():
+                graphed = self.graphs.run(groups, tokens, self.window)
+            if graphed is not None:
+                return graphed
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         packed = PackedPass(groups, self.cache)
         with self.taps.listening() if self.taps else nullcontext():
@@ -66,15 +79,21 @@ class ModelRunner:
         logits: torch.Tensor = output.logits
         return logits[0]
 
-    @torch.inference_mode()
     def commit(self, request_id: int, rows: Sequence[int]) -> None:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
-        start = self.seating.cached[request_id]
-        change = RowMove(self.seating.slot(request_id), tuple(rows), start)
-        self.change_cache(change)
+        self.commit_all({request_id: rows})
+
+    @torch.inference_mode()
+    def commit_all(self, paths: Mapping[int, Sequence[int]]) -> None:
+        """Commits rows of many requests, given by request, at once."""
+        cached = self.seating.cached
+        moves = [RowMove(self.seating.slot(one), tuple(rows), cached[one]) for one, rows in paths.items()]
+        move_all(self.cache, moves)
         if self._mirror is not None:
-            self._mirror.changed(change)
-        self.seating.cached[request_id] = start + len(rows)
+            for move in moves:
+                self._mirror.changed(move)
+        for request_id, rows in paths.items():
+            cached[request_id] += len(rows)
 
     @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
