@@ -43,18 +43,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a tiny model instead of LLaMA-3.1-8B shapes")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--cuda-graphs", action="store_true", help="in the parts cost, bandwidth and policies too")
     parser.add_argument("--parts", default=",".join(BUDGETS), help="with commas between")
     parser.add_argument("--acceptance", default="eagle3-8b", choices=sorted(PRESETS))
     parser.add_argument("--scale", type=float, default=1.0, help="of all time budgets")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    setup = Setup(pick_device(options.device), SMALL if options.tiny else LARGE)
+    setup = Setup(pick_device(options.device), SMALL if options.tiny else LARGE, options.cuda_graphs)
     law = law_named(options.acceptance)
     every: dict[str, Part] = {
         "lossless": parts.lossless,
         "cost": parts.cost_curves,
         "bandwidth": parts.bandwidth,
         "policies": lambda own, deadline: parts.policies(own, deadline, law),
+        "graphs": parts.graphs,
     }
     chosen = [name for name in options.parts.split(",") if name in every]
     rows: list[Row] = []
@@ -93,6 +95,7 @@ def describe(setup: Setup, options: argparse.Namespace, seconds: float) -> Row:
         "threads": torch.get_num_threads(),
         "model": "tiny random LLaMA" if options.tiny else "LLaMA-3.1-8B shapes, random weights",
         "acceptance": options.acceptance,
+        "cuda_graphs": options.cuda_graphs,
         "dtype": str(setup.dtype).removeprefix("torch."),
         "smartree": __version__,
         "torch": torch_version,

@@ -79,7 +79,7 @@ def flat_profile() -> Profile:
 def cost_curves(setup: Setup, deadline: Deadline) -> Iterator[Row]:
     """Seconds of a target pass by batch, tokens and context, and of a draft level."""
     sizes, points, levels = setup.sizes, [], []
-    runner = ModelRunner(setup.target, max(sizes.batches), sizes.window)
+    runner = ModelRunner(setup.target, max(sizes.batches), sizes.window, cuda_graphs=setup.cuda_graphs)
     share = deadline.left / (len(sizes.batches) * (len(sizes.contexts) + 1))
     for context in sizes.contexts:
         for batch in sizes.batches if context == sizes.contexts[0] else (1, sizes.batches[-1]):
@@ -118,10 +118,10 @@ def bandwidth(setup: Setup, deadline: Deadline) -> Iterator[Row]:
     read -= embeddings.numel() * embeddings.element_size()
     floor = read / rate
     yield {"what": f"reading {read / 1e9:.2f} GB of weights"} | _ms(floor)
-    runner = ModelRunner(setup.target, 1, setup.sizes.window)
+    runner = ModelRunner(setup.target, 1, setup.sizes.window, cuda_graphs=setup.cuda_graphs)
     one = medians([_argmax_of(runner, [1], setup.sizes.contexts[0])], setup.device, deadline.left / 4)[0]
     yield {"what": "pass of 1 token", "of_floor": round(one / floor, 3)} | _ms(one)
-    decoding = _decode(setup, _engine(setup, "none", None, 1), 1, deadline.left / 2)
+    decoding = _decode(setup, _engine(setup, "none", None, 1, setup.cuda_graphs), 1, deadline.left / 2)
     step = decoding["seconds"] / max(decoding["steps"], 1)
     yield {"what": "step of plain decoding", "of_floor": round(step / floor, 3)} | _ms(step)
 
@@ -142,7 +142,7 @@ def policies(setup: Setup, deadline: Deadline, law: AcceptanceLaw) -> Iterator[R
         plain = None
         for policy in _POLICIES:
             drafter = AssumedDrafter(law, setup.successor, setup.carrier)
-            engine = _engine(setup, policy, drafter, batch)
+            engine = _engine(setup, policy, drafter, batch, setup.cuda_graphs)
             found = _decode(setup, engine, batch, share)
             rate = found["tokens"] / found["seconds"]
             plain = rate if policy == "none" else plain
@@ -166,10 +166,53 @@ def policies(setup: Setup, deadline: Deadline, law: AcceptanceLaw) -> Iterator[R
             del engine
 
 
-def _engine(setup: Setup, policy: str, drafter: AssumedDrafter | None, batch: int) -> Engine:
+def graphs(setup: Setup, deadline: Deadline) -> Iterator[Row]:
+    """Passes as CUDA graphs against eager ones: the same best tokens, and how much sooner."""
+    if setup.device.type != "cuda":
+        yield {"what": "no CUDA here, nothing to record"}
+        return
+    sizes = setup.sizes
+    eager, graphed = (
+        ModelRunner(setup.target, max(sizes.policy_batches), sizes.window, cuda_graphs=on) for on in (False, True)
+    )
+    share = deadline.left / (4 * len(sizes.policy_batches))
+    for batch in sizes.policy_batches:
+        for each in (1, 7, 24):  # two of them are padded
+            one, other = (rehearsal(runner, [each] * batch, sizes.contexts[0]) for runner in (eager, graphed))
+            pair = medians(
+                [_argmax_of(runner, [each] * batch, sizes.contexts[0]) for runner in (eager, graphed)],
+                setup.device,
+                share,
+            )
+            same = torch.equal(one().argmax(dim=-1), other().argmax(dim=-1))
+            yield {
+                "what": f"batch {batch}, {batch * each} tokens",
+                "value": round(pair[0] / pair[1], 3),
+                "unit": "times as fast",
+                "ok": same and len(graphed.graphs or ()) > 0,
+                "eager_ms": round(1e3 * pair[0], 4),
+                "graph_ms": round(1e3 * pair[1], 4),
+            }
+        found = [_decode(setup, _engine(setup, "none", None, batch, on), batch, share / 2) for on in (False, True)]
+        yield {
+            "what": f"plain decoding, batch {batch}",
+            "value": round(found[1]["tokens"] / found[1]["seconds"] / (found[0]["tokens"] / found[0]["seconds"]), 3),
+            "unit": "times as fast",
+            "ok": found[1]["right"],
+        }
+
+
+def _engine(setup: Setup, policy: str, drafter: AssumedDrafter | None, batch: int, cuda_graphs: bool) -> Engine:
     cost = setup.profile.cost_model() if setup.profile is not None else None
     own = drafter if policy != "none" else None
-    return Engine(setup.target, own, make_policy(policy, cost), max_batch=batch, window=setup.sizes.window)
+    return Engine(
+        setup.target,
+        own,
+        make_policy(policy, cost),
+        max_batch=batch,
+        window=setup.sizes.window,
+        cuda_graphs=cuda_graphs,
+    )
 
 
 def _decode(setup: Setup, engine: Engine, batch: int, seconds: float) -> Row:

@@ -55,8 +55,8 @@ SMALL = Sizes(TINY, (1, 4), (1, 4, 16), 64, (32,), 256, 16, (1, 4), 2**24)
 class Setup:
     """The device and what is on it."""
 
-    def __init__(self, device: torch.device, sizes: Sizes) -> None:
-        self.device, self.sizes = device, sizes
+    def __init__(self, device: torch.device, sizes: Sizes, cuda_graphs: bool = False) -> None:
+        self.device, self.sizes, self.cuda_graphs = device, sizes, cuda_graphs
         self.dtype = torch.bfloat16
         self.profile: Profile | None = None
         """Of the target and its drafter; the part that measures cost curves leaves it here."""

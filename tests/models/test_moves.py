@@ -31,7 +31,7 @@ def accepted_paths(draw: st.DrawFn) -> list[RowMove]:
         start = draw(st.integers(0, ROWS - 1))
         rows = sorted(draw(st.sets(st.integers(start, ROWS - 1))))
         moves.append(RowMove(slot, tuple(rows), start))
-    return moves
+    return moves + moves[: draw(st.integers(0, 2))]
 
 
 @pytest.mark.parametrize("transposed", [True, False], ids=["keys transposed", "keys in rows"])

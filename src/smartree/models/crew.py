@@ -172,9 +172,9 @@ class Mirror:
         crew.send(RunnerOrder(self._number, model, slots, window))
         weakref.finalize(self, crew.drop, self._number)
 
-    def changed(self, change: RowMove | SlotCopy) -> None:
-        """Notes a change of the cache."""
-        self._changes.append(change)
+    def changed(self, changes: Sequence[RowMove | SlotCopy]) -> None:
+        """Notes changes of the cache."""
+        self._changes.extend(changes)
 
     def passing(self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], keep: NDArray[np.int64] | None) -> None:
         """Orders the pass that this process is about to run."""

@@ -97,6 +97,5 @@ def _load_shard(together: Crew, order: LoadOrder) -> tuple[LoadedModel | None, s
 
 def _run(runner: ModelRunner, order: PassOrder) -> None:
     """The same changes and the same pass as rank 0's; the logits are rank 0's business."""
-    for change in order.changes:
-        runner.change_cache(change)
+    runner.change_cache(order.changes)
     runner.forward(order.groups, order.tokens, order.keep)

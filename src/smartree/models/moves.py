@@ -16,11 +16,15 @@ def move_all(cache: SlotCache, moves: Sequence[RowMove]) -> None:
 
     Args:
         cache: on a CPU, where keys lie transposed and transfers cost nothing, slots are moved one by one.
-        moves: at most one for each slot.
+        moves: in order.
     """
     if cache.transposed:
         for move in moves:
             cache.move_rows(move.slot, move.rows, move.start)
+        return
+    if len({move.slot for move in moves}) < len(moves):  # of two steps, as a process that follows may get them
+        for move in moves:
+            move_all(cache, [move])
         return
     triples = [
         (move.slot, source, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -83,31 +84,31 @@ class ModelRunner:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
         self.commit_all({request_id: rows})
 
-    @torch.inference_mode()
     def commit_all(self, paths: Mapping[int, Sequence[int]]) -> None:
         """Commits rows of many requests, given by request, at once."""
         cached = self.seating.cached
         moves = [RowMove(self.seating.slot(one), tuple(rows), cached[one]) for one, rows in paths.items()]
-        move_all(self.cache, moves)
-        if self._mirror is not None:
-            for move in moves:
-                self._mirror.changed(move)
+        self._change(moves)
         for request_id, rows in paths.items():
             cached[request_id] += len(rows)
 
-    @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i, so that the batch's slots follow each other."""
-        for move in self.seating.seat(request_ids):
-            change = SlotCopy(move.source, move.target, move.rows)
-            self.change_cache(change)
-            if self._mirror is not None:
-                self._mirror.changed(change)
+        copies = [SlotCopy(move.source, move.target, move.rows) for move in self.seating.seat(request_ids)]
+        self._change(copies)
+
+    def _change(self, changes: Sequence[RowMove | SlotCopy]) -> None:
+        self.change_cache(changes)
+        if self._mirror is not None:
+            self._mirror.changed(changes)
 
     @torch.inference_mode()
-    def change_cache(self, change: RowMove | SlotCopy) -> None:
-        """Moves rows of a slot, or copies a slot; knows nothing of requests."""
-        if isinstance(change, RowMove):
-            self.cache.move_rows(change.slot, change.rows, change.start)
-        else:
-            self.cache.copy_slot(change.source, change.target, change.rows)
+    def change_cache(self, changes: Sequence[RowMove | SlotCopy]) -> None:
+        """Moves rows of slots and copies slots, in order; knows nothing of requests."""
+        for kind, run in groupby(changes, type):
+            if kind is RowMove:
+                move_all(self.cache, [change for change in run if isinstance(change, RowMove)])
+                continue
+            for copy in run:
+                assert isinstance(copy, SlotCopy)
+                self.cache.copy_slot(copy.source, copy.target, copy.rows)
