@@ -37,7 +37,7 @@ def decode(folder: Path) -> Outputs:
     for policy in POLICIES:
         for kind, params in PARAMS.items():
             yield f"{policy} {kind}", llm.generate(PROMPTS, params, engine=llm.make_engine(policy))
-    assert llm.target.cache_shape.kv_heads * (llm.target.crew.size if llm.target.crew else 1) == 2
+    assert llm.target.cache_shape.kv_heads * llm.target.shards == 2
     drafting = LLM(model, drafter=draft_model, policy="smart", dtype="float64", profile=flat_profile(True), max_batch=3)
     yield "draft model", drafting.generate(PROMPTS, PARAMS["greedy"])
     for other in OTHERS:

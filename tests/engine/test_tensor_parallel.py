@@ -56,10 +56,10 @@ def in_two_processes(*command: str) -> list[tuple[int, str, str]]:
     return [(process.returncode, *texts) for process, texts in zip(started, said, strict=True)]
 
 
-def torchrun(*command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program in two processes."""
+def torchrun(*command: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """Runs a program in several processes."""
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *command],
         env=environment(),
         cwd=ROOT,
         capture_output=True,
@@ -131,6 +131,26 @@ def test_only_rank_0_of_the_command_line_answers(folder: Path) -> None:
     assert shared.stdout == alone.stdout
     assert "Hi!" in alone.stdout
     assert shared.stderr.count("tokens/s") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.demo
+@pytest.mark.usefixtures("demo_wheel")
+def test_the_demo_model_and_its_head_are_shared_by_three(tmp_path: Path) -> None:
+    """A checkpoint of another kind (GGUF), tied embeddings, and a head that borrows both ends of the target."""
+    command = ("-m", "smartree", "generate", "--policy", "eagle2", "--dtype", "float32", "--max-tokens", "12")
+    rows = []
+    for name in ("shared.json", "alone.json"):
+        given = (*command, "--json", str(tmp_path / name), "The capital of France is")
+        if name == "shared.json":
+            answer = torchrun(*given, processes=3)
+            assert answer.returncode == 0, answer.stderr
+        else:
+            subprocess.run([sys.executable, *given], env=environment(), cwd=ROOT, capture_output=True, check=True)
+        rows.append(json.loads((tmp_path / name).read_text())["rows"][0])
+    shared, alone = rows
+    assert shared["token_ids"] == alone["token_ids"]
+    assert shared["stats"]["tau"] == alone["stats"]["tau"] > 1
 
 
 @pytest.mark.slow

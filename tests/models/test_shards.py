@@ -42,9 +42,11 @@ def test_a_sum_adds_the_bias_once_and_a_gathering_cuts_padding() -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_nobody_takes_a_shard_for_the_output_layer() -> None:
-    with pytest.raises(InputError, match="borrows the target's output layer"):
-        weight_of(GatheredLinear(nn.Linear(6, 5), 5))
+def test_a_shard_is_never_taken_for_the_output_layer() -> None:
+    whole = torch.randn(7, 6)
+    assert torch.equal(weight_of(GatheredLinear(nn.Linear(6, 4), 7, whole)), whole)
+    with pytest.raises(InputError, match="rank 0"):
+        weight_of(GatheredLinear(nn.Linear(6, 4), 7))
 
 
 @pytest.mark.usefixtures("world")

@@ -58,6 +58,11 @@ class LoadedModel:
     crew: Crew | None = None
     number: int = 0
 
+    @property
+    def shards(self) -> int:
+        """Devices that hold a part of the model each."""
+        return self.crew.size if self.crew is not None else 1
+
 
 def pick_device(name: str) -> torch.device:
     """Raises:

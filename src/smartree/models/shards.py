@@ -46,23 +46,27 @@ class SummedLinear(nn.Module):
 class GatheredLinear(nn.Module):
     """A linear layer whose outputs are split over the processes and put side by side again: the logits."""
 
-    def __init__(self, linear: nn.Linear, features: int) -> None:
+    def __init__(self, linear: nn.Linear, features: int, whole: torch.Tensor | None = None) -> None:
         """Args:
         linear: this rank's rows.
         features: of the whole layer; all ranks but the last ones have as many rows.
+        whole: [features, in] the whole layer's weight, where anybody may ask for it.
         """
         super().__init__()
         self.linear, self.out_features = linear, features
+        self._whole = whole
         self._part = -(-features // dist.get_world_size())
 
     @property
     def weight(self) -> torch.Tensor:
-        """Nobody has it.
+        """[features, in] the whole layer's, in the host's memory, for heads that borrow it.
 
         Raises:
-            InputError: always.
+            InputError: this is not rank 0.
         """
-        raise InputError("A head that borrows the target's output layer cannot be used with tensor parallelism.")
+        if self._whole is None:
+            raise InputError("Only rank 0 has the whole output layer.")
+        return self._whole
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The whole layer's output, on every rank."""
@@ -146,7 +150,7 @@ def _replace(model: nn.Module, name: str, module: nn.Module, style: str | None) 
     elif type(module) is nn.Linear and style in _SPLIT:
         plain = _local_linear(module.weight, module.bias)
     elif type(module) is nn.Linear and style in _GATHERED:
-        plain = GatheredLinear(_local_linear(module.weight, module.bias), module.weight.shape[0])
+        plain = GatheredLinear(_local_linear(module.weight, module.bias), module.weight.shape[0], _on_host(module))
     elif type(module) is nn.Linear and style in _SUMMED:
         plain = SummedLinear(_local_linear(module.weight, None), _local(module.bias))
     if plain is not None:
@@ -168,6 +172,13 @@ def _local_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
     if own is not None:
         linear.bias = nn.Parameter(own, requires_grad=False)
     return linear
+
+
+def _on_host(module: nn.Linear) -> torch.Tensor | None:
+    """[out, in] the whole weight on rank 0, None on the others; all of them take part."""
+    weight = module.weight
+    whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+    return whole.detach().cpu() if dist.get_rank() == 0 else None
 
 
 def _make_whole(module: nn.Embedding) -> None:
