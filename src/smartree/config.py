@@ -29,6 +29,7 @@ class EngineConfig:
         cache_tokens: cache rows of all requests together, in tokens; None takes max_batch times the window.
         prefix_reuse: whether requests share the cached rows of equal beginnings.
         profile: file with a cost profile of this setup; None uses the saved one or measures it once.
+        cuda_graphs: whether target passes are recorded as CUDA graphs (docs/devices.md); has no effect on a CPU.
 
     Raises:
         InputError: a value is out of range.
@@ -45,6 +46,7 @@ class EngineConfig:
     profile: Path | None = None
     cache_tokens: int | None = None
     prefix_reuse: bool = True
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

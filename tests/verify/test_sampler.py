@@ -166,3 +166,16 @@ def test_the_law_test_would_notice_a_wrong_temperature() -> None:
     draws = [Draw(0, 17, SamplingParams(temperature=1.05), seed) for seed in range(200_000)]
     counts = np.bincount(sampler.draw(torch.tensor([LOGITS]), draws), minlength=4)
     assert not agrees(counts, law(LOGITS, SamplingParams(temperature=1.0)))
+
+
+def test_one_question_a_pass_gives_the_tokens_of_one_a_level() -> None:
+    """On a GPU every row's best token is fetched at once; the device is only named here, the logits lie on the CPU."""
+    logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(1))
+    logits[3] = logits[5] = 1.0  # all equal: the first token
+    at_once, by_level = Sampler(50, torch.device("cuda")), Sampler(50, CPU)
+    for rows in ([0, 3], [5], [8, 1, 2]):
+        draws = [Draw(row, 7, SamplingParams(), 0) for row in rows]
+        assert at_once.draw(logits, draws) == by_level.draw(logits, draws)
+    other = torch.randn(9, 50, generator=torch.Generator().manual_seed(2))  # the next pass
+    draws = [Draw(row, 7, SamplingParams(), 0) for row in range(9)]
+    assert at_once.draw(other, draws) == by_level.draw(other, draws) != at_once.draw(logits, draws)

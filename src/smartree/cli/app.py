@@ -58,6 +58,10 @@ def main() -> None:
         with contextlib.suppress(AttributeError, ValueError):
             # A model may say what the terminal cannot show; that must not end the run.
             stream.reconfigure(errors="surrogateescape" if stream is sys.stdin else "replace")  # type: ignore[union-attr]
+    if "LOCAL_RANK" in os.environ:  # set by torchrun, see docs/devices.md
+        from smartree.models.follower import run_together  # imports torch, which takes seconds
+
+        sys.exit(run_together(lambda: run(sys.argv[1:])))
     sys.exit(run(sys.argv[1:]))
 
 

@@ -127,10 +127,10 @@ class ModelDrafter(BaseDrafter):
             row = self._tree_rows.row_of.get(node)
             if row is not None:  # a node below one that was not fed cannot exist, so paths have no gaps
                 paths.setdefault(request, []).append(row)
-        for request, rows in paths.items():
-            request_id = self._requests[request].id
-            base = self.runner.seating.cached[request_id]
-            self.runner.commit(request_id, [base + row for row in rows])
+        ids = [self._requests[request].id for request in paths]
+        bases = [self.runner.seating.cached[one] for one in ids]
+        rows = [[base + row for row in path] for base, path in zip(bases, paths.values(), strict=True)]
+        self.runner.commit_all(ids, rows)
 
     def adopt(self, request_id: int, donor_id: int, most: int) -> int:
         """Copies the rows that it has; it reads the rest of the tokens itself."""

@@ -32,5 +32,6 @@ def model_digest(target: LoadedModel) -> str:
     """Short hash of what a model knows of its first tokens, the same in every floating-point type."""
     embedding: Any = target.model.get_input_embeddings()
     rows = embedding.weight[:_ROWS].detach().to(torch.bfloat16).cpu().contiguous()
-    sizes = [target.vocab_size, target.cache_shape.layers, target.cache_shape.kv_heads, target.cache_shape.head_dim]
+    shape = target.cache_shape
+    sizes = [target.vocab_size, shape.layers, shape.kv_heads * target.shards, shape.head_dim]
     return hashlib.sha256(json.dumps(sizes).encode() + rows.view(torch.int16).numpy().tobytes()).hexdigest()[:16]

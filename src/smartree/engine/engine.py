@@ -49,6 +49,7 @@ class Engine:
         cache_tokens: int | None = None,
         prefix_reuse: bool = True,
         clock: Callable[[], float] = monotonic,
+        cuda_graphs: bool = False,
     ) -> None:
         """Args:
             target: the model whose output counts.
@@ -61,6 +62,7 @@ class Engine:
             cache_tokens: cache rows of all requests together; None takes `max_batch` windows.
             prefix_reuse: whether requests share the cached rows of equal beginnings.
             clock: what timeouts are measured with, in seconds.
+            cuda_graphs: whether target passes are recorded as CUDA graphs.
 
         Raises:
             InputError: the policy and the drafter do not go together, or the cache is smaller than a block.
@@ -69,7 +71,7 @@ class Engine:
         self.target, self.drafter, self.policy = target, drafter, policy
         self.window = min(window or target.window, target.window)
         tapped = drafter.feature_layers if drafter is not None else ()
-        self.runner = ModelRunner(target, max_batch, self.window, tapped)
+        self.runner = ModelRunner(target, max_batch, self.window, tapped, cuda_graphs)
         self.sampler = Sampler(target.vocab_size, target.device)
         self.shaper = Shaper(target.tokenizer, target.vocab_size, target.eos_ids, target.device)
         self.calibration = calibration or Calibration()

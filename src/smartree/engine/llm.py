@@ -21,7 +21,8 @@ from smartree.engine.output import RequestOutput
 from smartree.engine.request import Request
 from smartree.engine.streaming import OutputStream, StreamPiece
 from smartree.errors import InputError
-from smartree.models.load import load_model, prepare_model
+from smartree.models.follower import load_target
+from smartree.models.load import prepare_model
 from smartree.policies.base import Policy
 from smartree.policies.calibration import Calibration
 from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
@@ -56,6 +57,8 @@ class LLM:
         prefix_reuse: bool = True,
         profile: str | Path | Profile | None = None,
         progress: Progress | None = None,
+        tensor_parallel: bool | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         """Args:
             model: "demo", a folder, a Hugging Face id, or a model in memory (which is changed in place).
@@ -73,6 +76,9 @@ class LLM:
             prefix_reuse: whether requests share the cached rows of equal beginnings.
             profile: cost profile of this setup; None uses the saved one, and measures it (10 s) if there is none.
             progress: called with (done, expected) while a profile is measured.
+            tensor_parallel: whether the processes that torchrun started share the model; None does so if there are
+                several. Every rank but 0 then stays in here until rank 0 is done, and ends (docs/devices.md).
+            cuda_graphs: whether target passes are recorded as CUDA graphs; not tried on a GPU yet (docs/devices.md).
 
         Raises:
             InputError: something does not exist or does not fit.
@@ -89,12 +95,15 @@ class LLM:
             profile=Path(profile) if isinstance(profile, str | Path) else None,
             cache_tokens=cache_tokens,
             prefix_reuse=prefix_reuse,
+            cuda_graphs=cuda_graphs,
         )
         if isinstance(policy, str) and policy not in POLICY_NAMES:
             make_policy(policy, None)  # says which names there are, before anything is loaded
+        if tensor_parallel and not isinstance(model, str):
+            raise InputError("A model in memory cannot be shared among processes; give its folder or id instead.")
         stored = Profile.load(Path(profile)) if isinstance(profile, str | Path) else profile
         self.target = (
-            load_model(model, dtype, device)
+            load_target(model, dtype, device, tensor_parallel)
             if isinstance(model, str)
             else prepare_model(model, tokenizer, _name(model))
         )
@@ -142,6 +151,7 @@ class LLM:
             calibration=self._saved_calibration(),
             cache_tokens=self.config.cache_tokens,
             prefix_reuse=self.config.prefix_reuse if prefix_reuse is None else prefix_reuse,
+            cuda_graphs=self.config.cuda_graphs,
         )
 
     def save_calibration(self, engine: Engine | None = None) -> bool:

@@ -56,7 +56,7 @@ def profile_key(target: LoadedModel, drafter: Drafter | None) -> ProfileKey:
     """The setup at hand."""
     torch_version, transformers_version = library_versions()
     return ProfileKey(
-        device=device_name(target.device),
+        device=device_name(target.device) + (f" x {target.shards}" if target.shards > 1 else ""),
         model=target.fingerprint,
         drafter=drafter.fingerprint if drafter is not None else "lookup",
         dtype=str(target.dtype).removeprefix("torch."),

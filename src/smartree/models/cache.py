@@ -13,8 +13,8 @@ from smartree.models.pages import zeros
 
 Ints = NDArray[np.int64]
 
-# Rows: a cache grows by at least that many, and by a sixteenth of what it has, to an odd number of halves of it: rows of
-# keys lie as far apart as there are rows, and distances of powers of two fall on the same lines of a CPU's cache.
+# Rows: a cache grows by at least that many, and by a sixteenth of what it has, to an odd number of halves of it: keys'
+# dimensions lie as far apart as there are rows, and distances of powers of two fall on the same lines of a CPU's cache.
 _GROWTH = 64
 _TOGETHER = 3  # layers in one tensor: while a cache grows, one such tensor lies there twice
 

@@ -14,14 +14,17 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.distributed import DistributedConfig
 from transformers.utils import logging as transformers_logging
 
 from smartree.errors import InputError
 from smartree.models.attention import register_attention
 from smartree.models.cache import CacheShape
+from smartree.models.crew import Crew
 from smartree.models.demo import DEMO_NAME, demo_folder
 from smartree.models.native.decoder import NativeDecoder
 from smartree.models.native.recognise import native_refusal
+from smartree.models.shards import localize, own_device, require_shardable
 from smartree.models.surgery import fuse_norms, merge_linears, prepack_linears
 
 
@@ -39,9 +42,11 @@ class LoadedModel:
         vocab_size: rows of the logits.
         eos_ids: end-of-sequence tokens.
         fingerprint: short hash of the configuration, for profile keys.
-        cache_shape: sizes of its cache.
+        cache_shape: sizes of its cache on this device.
         native: its layers as the native kernels run them; None if torch runs the model's own code.
         kernels: "native", or "torch" and why.
+        crew: the processes that share it, if there are several and this is the one that decides.
+        number: what the crew calls it.
     """
 
     name: str
@@ -56,6 +61,13 @@ class LoadedModel:
     cache_shape: CacheShape
     native: NativeDecoder | None = None
     kernels: str = "torch"
+    crew: Crew | None = None
+    number: int = 0
+
+    @property
+    def shards(self) -> int:
+        """Devices that hold a part of the model each."""
+        return self.crew.size if self.crew is not None else 1
 
 
 def pick_device(name: str) -> torch.device:
@@ -101,24 +113,41 @@ def quiet_transformers() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def load_model(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+def load_model(name: str, dtype: str = "auto", device: str = "auto", shards: int = 1) -> LoadedModel:
     """Loads "demo", a folder or a Hugging Face id.
+
+    Args:
+        name: which.
+        dtype: element type.
+        device: where; with several shards the kind of device only, as each process has its own.
+        shards: processes that hold a part each; all of them call this.
 
     Raises:
         InputError: the name is unknown, files are missing, or the architecture does not fit.
     """
-    where = pick_device(device)
+    where = pick_device(device) if shards == 1 else own_device(device)
     source = str(demo_folder()) if name == DEMO_NAME else name
     with quiet_transformers():
         config = _load_config(name, source)
-        model = _load_weights(name, source, pick_dtype(dtype, config, where))
+        if shards > 1:
+            require_shardable(config, name, shards)
+        model = _load_weights(name, source, pick_dtype(dtype, config, where), shards)
         tokenizer = _load_tokenizer(source)
-        torch.nn.Module.to(model, where)
-        return prepare_model(model, tokenizer, name)
+        if shards == 1:  # transformers puts shards where they belong
+            torch.nn.Module.to(model, where)
+        return prepare_model(model, tokenizer, name, shards)
 
 
-def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str) -> LoadedModel:
+def prepare_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str, shards: int = 1
+) -> LoadedModel:
     """Makes a model in memory ready for packed passes; the model is changed in place.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        name: what to call it.
+        shards: processes that hold a part of it each.
 
     Raises:
         InputError: its architecture does not fit.
@@ -134,10 +163,11 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
         )
     shape = CacheShape(
         config.num_hidden_layers,
-        getattr(config, "num_key_value_heads", None) or heads,
+        (getattr(config, "num_key_value_heads", None) or heads) // shards,
         getattr(config, "head_dim", None) or config.hidden_size // heads,
     )
     register_attention()
+    plain = shards == 1 or localize(model)
     loaded = LoadedModel(
         name=name,
         model=model,
@@ -153,8 +183,10 @@ def prepare_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
     from smartree.models.probe import check_native, check_packed_attention  # they run passes, so they import the runner
 
     check_packed_attention(loaded)
+    if not plain:
+        return replace(loaded, kernels="torch (layers that transformers has sharded)")
     fuse_norms(model)
-    refusal = native_refusal(model, shape)
+    refusal = native_refusal(model, shape) if shards == 1 else "shards of several processes"
     if refusal is None:
         native = check_native(loaded)
         if native is not None:
@@ -202,10 +234,11 @@ def _load_config(name: str, source: str) -> Any:
         ) from error
 
 
-def _load_weights(name: str, source: str, dtype: torch.dtype) -> PreTrainedModel:
+def _load_weights(name: str, source: str, dtype: torch.dtype, shards: int) -> PreTrainedModel:
     """The model itself; a checkpoint that does not fill it is refused, as transformers would only warn."""
+    plan = {"distributed_config": DistributedConfig(tp_size=shards)} if shards > 1 else {}
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **plan)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise InputError(f"Model {name!r} cannot be loaded: {_first_line(error)}") from error
     model, report = loaded
@@ -237,11 +270,8 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) 
 
 
 def _fingerprint(config: Any) -> str:
-    described = {
-        key: value
-        for key, value in config.to_dict().items()
-        if not key.startswith("_") and key not in ("transformers_version", "dtype", "architectures")
-    }
+    beside = ("transformers_version", "dtype", "architectures", "distributed_config")
+    described = {key: value for key, value in config.to_dict().items() if not key.startswith("_") and key not in beside}
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import groupby
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from smartree.models.cache import SlotCache
+from smartree.models.crew import Mirror, RowMove, SlotCopy
+from smartree.models.graphs import GraphedPasses
 from smartree.models.load import LoadedModel
 from smartree.models.native.decoder import NativeRunner
 from smartree.models.native.rows import NativeRows
@@ -23,12 +26,16 @@ _FIRST_ROWS = 544  # see `odd_rows`
 class ModelRunner:
     """Runs packed passes of one causal LM over its own slot cache."""
 
-    def __init__(self, loaded: LoadedModel, slots: int, window: int, tapped: Sequence[int] = ()) -> None:
+    def __init__(
+        self, loaded: LoadedModel, slots: int, window: int, tapped: Sequence[int] = (), cuda_graphs: bool = False
+    ) -> None:
         """Args:
         loaded: the model.
         slots: most requests at a time; one more slot lets two change places.
         window: most rows a request will ever need.
         tapped: layers whose hidden states are kept after a pass.
+        cuda_graphs: whether passes of shapes that come up again are recorded; has no effect on a CPU, and none where
+            several processes share the model.
         """
         self.model = loaded.model
         self.device, self.window, self.vocab_size = loaded.device, window, loaded.vocab_size
@@ -37,6 +44,9 @@ class ModelRunner:
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
         self._native = NativeRunner(loaded.native, self.cache) if loaded.native is not None else None
+        graphed = cuda_graphs and loaded.device.type == "cuda" and loaded.crew is None
+        self.graphs = GraphedPasses(loaded.model, self.cache, self.taps) if graphed else None
+        self._mirror = Mirror(loaded.crew, loaded.number, slots, window) if loaded.crew is not None else None
 
     @torch.inference_mode()
     def forward(
@@ -50,8 +60,15 @@ class ModelRunner:
             keep: [K] rows whose logits are wanted; None wants all.
 
         Returns:
-            [K, vocabulary] logits.
+            [K, vocabulary] logits, valid until the next pass.
         """
+        if self._mirror is not None:
+            self._mirror.passing(groups, tokens, keep)
+        if self.graphs is not None and keep is None:
+            with self.taps.listening() if self.taps else nullcontext():
+                graphed = self.graphs.run(groups, tokens, self.window)
+            if graphed is not None:
+                return graphed
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         if self._native is not None:
             return self._run_natively(self._native, groups, tokens, keep)
@@ -86,27 +103,49 @@ class ModelRunner:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""
         self.commit_all([request_id], [rows])
 
-    @torch.inference_mode()
     def commit_all(self, request_ids: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
         """`commit` for several requests at once: moving costs per call, not per row."""
-        moves = []
+        cached, moves = self.seating.cached, []
         for request_id, sources in zip(request_ids, rows, strict=True):
-            start, slot = self.seating.cached[request_id], self.seating.slot(request_id)
-            moves += [(slot, source, start + place) for place, source in enumerate(sources) if source != start + place]
-            self.seating.cached[request_id] = start + len(sources)
-        if moves and self._native is not None:
-            self._native.move(moves)
-        else:
-            self.cache.move(moves)
+            start = cached[request_id]
+            cached[request_id] += len(sources)
+            if any(source != start + place for place, source in enumerate(sources)):
+                moves.append(RowMove(self.seating.slot(request_id), tuple(sources), start))
+        self._change(moves)
 
-    @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i, so that the batch's slots follow each other."""
-        for move in self.seating.seat(request_ids):
-            self.cache.copy_slot(move.source, move.target, move.rows)
+        self._change([SlotCopy(move.source, move.target, move.rows) for move in self.seating.seat(request_ids)])
 
-    @torch.inference_mode()
     def share(self, donor_id: int, request_id: int, rows: int) -> None:
         """Lets a new request begin with the first `rows` rows of another, which may have ended (`Seating.retire`)."""
-        for move in self.seating.share(donor_id, request_id, rows):
-            self.cache.copy_slot(move.source, move.target, move.rows)
+        moves = self.seating.share(donor_id, request_id, rows)
+        self._change([SlotCopy(move.source, move.target, move.rows) for move in moves])
+
+    def _change(self, changes: Sequence[RowMove | SlotCopy]) -> None:
+        if not changes:
+            return
+        self.change_cache(changes)
+        if self._mirror is not None:
+            self._mirror.changed(changes)
+
+    @torch.inference_mode()
+    def change_cache(self, changes: Sequence[RowMove | SlotCopy]) -> None:
+        """Moves rows of slots and copies slots, in order; knows nothing of requests."""
+        for kind, run in groupby(changes, type):
+            if kind is RowMove:
+                self._move([change for change in run if isinstance(change, RowMove)])
+                continue
+            for copy in run:
+                assert isinstance(copy, SlotCopy)
+                self.cache.copy_slot(copy.source, copy.target, copy.rows)
+
+    def _move(self, moves: Sequence[RowMove]) -> None:
+        """All at once, unless a slot comes up twice: a process that follows may get the moves of two steps together."""
+        twice = len({move.slot for move in moves}) < len(moves)
+        for part in [[move] for move in moves] if twice else [moves]:
+            rows = [one for move in part for one in move.each()]
+            if rows and self._native is not None:
+                self._native.move(rows)
+            elif rows:
+                self.cache.move(rows)

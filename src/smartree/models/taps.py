@@ -67,6 +67,14 @@ class LayerTaps:
             return self._side_by_side.index_select(0, index)
         return torch.cat([self._states[layer].index_select(0, index) for layer in self.layers], dim=-1)
 
+    def states(self) -> dict[int, torch.Tensor]:
+        """The states of the last pass by layer, for `restore`."""
+        return dict(self._states)
+
+    def restore(self, states: dict[int, torch.Tensor]) -> None:
+        """Makes states that were taken before those of the last pass: a CUDA graph runs no hooks."""
+        self._states = dict(states)
+
     def _entering(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._states[layer] = (args[0] if args else kwargs["hidden_states"])[0]

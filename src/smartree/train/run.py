@@ -79,6 +79,8 @@ def train_head(
     Raises:
         InputError: there is nothing to train on, or something cannot be written.
     """
+    if llm.target.crew is not None:
+        raise InputError("A head is trained on a whole model in one process; start this without torchrun.")
     hidden = llm.target.model.config.get_text_config(decoder=True).hidden_size
     layers = (*tapped_layers(llm.target), len_layers(llm))
     corpus = Corpus(folders.work / "corpus.jsonl")

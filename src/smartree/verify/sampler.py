@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,7 @@ class Sampler:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
         self._noise: GumbelNoise | None = None
+        self._latest: tuple[weakref.ref[torch.Tensor], list[int]] | None = None
 
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
@@ -67,6 +69,9 @@ class Sampler:
         return [tokens[place] for place in range(len(draws))]
 
     def _draw_with_torch(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        if self._device.type != "cpu" and all(draw.params.greedy and draw.shaping is None for draw in draws):
+            best = self._best_of_all(logits)
+            return [best[draw.row] for draw in draws]
         rows = _shaped(logits[[draw.row for draw in draws]], draws)
         if all(draw.params.greedy for draw in draws):
             # The same as argmax, the first of equal ones included, and six times as fast for bfloat16 on the CPU.
@@ -79,6 +84,12 @@ class Sampler:
         if any(argmaxes):
             noise[torch.tensor(argmaxes, device=self._device)] = 0.0
         return (scores + noise).max(dim=-1).indices.tolist()  # type: ignore[no-any-return]
+
+    def _best_of_all(self, logits: torch.Tensor) -> list[int]:
+        """Argmax of every row, once a pass: a walk asks level by level, and on a GPU each question would be a wait."""
+        if self._latest is None or self._latest[0]() is not logits:
+            self._latest = weakref.ref(logits), logits.max(dim=-1).indices.tolist()
+        return self._latest[1]
 
 
 def _is_plain(params: SamplingParams) -> bool:
