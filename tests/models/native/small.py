@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from transformers import (
 )
 
 from smartree.models.load import LoadedModel, prepare_model
-from smartree.models.native.library import why_not
+from smartree.models.native.library import _openmp, why_not
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.runner import ModelRunner
 from smartree.tree import DraftTree, forest_of, pack
@@ -113,6 +115,23 @@ def native_target(kind: str = "llama", **settings: Any) -> LoadedModel:
     loaded = prepare_model(native_model(kind, **settings), None, kind)
     assert loaded.kernels == "native"
     return loaded
+
+
+@contextmanager
+def threads(count: int, *, given: int | None = None) -> Iterator[None]:
+    """So many threads for torch and the kernels; `given` of 1 lets OpenMP give fewer than asked for, as a limit does."""
+    before = torch.get_num_threads()
+    [path] = _openmp()
+    openmp = ctypes.CDLL(path)
+    levels = openmp.omp_get_max_active_levels()
+    torch.set_num_threads(count)
+    if given == 1:
+        openmp.omp_set_max_active_levels(0)
+    try:
+        yield
+    finally:
+        openmp.omp_set_max_active_levels(levels)
+        torch.set_num_threads(before)
 
 
 def random_tokens(draw: np.random.Generator, count: int) -> NDArray[np.int64]:
