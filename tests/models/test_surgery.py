@@ -36,7 +36,7 @@ EITHER = [pytest.param(True, marks=needs_kernels, id="kernels"), pytest.param(Fa
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without our own kernels."""
-    monkeypatch.setattr("smartree.models.surgery.why_not", lambda: "no compiler")
+    monkeypatch.setattr("smartree.models.native.library._outcome", lambda: "no compiler")
 
 
 def norm(kind: Any, dtype: torch.dtype = torch.float32) -> nn.Module:

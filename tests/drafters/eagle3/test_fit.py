@@ -85,9 +85,7 @@ MULTIPLIES_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_
 
 @pytest.mark.skipif(not MULTIPLIES_BF16, reason="this CPU does not multiply bfloat16")
 def test_a_bfloat16_head_is_prepacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("surgery", "native.recognise"):
-        monkeypatch.setattr(f"smartree.models.{place}.why_not", lambda: "no compiler")
-    monkeypatch.setattr("smartree.drafters.eagle3.native.why_not", lambda: "no compiler")
+    monkeypatch.setattr("smartree.models.native.library._outcome", lambda: "no compiler")
     head = tiny_head(tiny_target(dtype=torch.bfloat16)).head
     assert isinstance(head.fc, PrepackedLinear)
     assert isinstance(head.lm_head, PrepackedLinear)
