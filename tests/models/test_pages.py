@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from smartree.models.pages import zeros
+from smartree.models.pages import LargePages, zeros
 
 CPU = torch.device("cpu")
 
@@ -42,3 +44,30 @@ def test_memory_is_taken_when_written_and_given_back_when_dropped() -> None:
     del tensor
     gc.collect()
     assert resident() < before + some
+
+
+DTYPES = [torch.bfloat16, torch.float32, torch.uint8]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 70), st.sampled_from(DTYPES)), min_size=1, max_size=30))
+@settings(deadline=None, max_examples=40)
+def test_parts_begin_at_cache_lines_and_do_not_overlap(asked: list[tuple[int, int, torch.dtype]]) -> None:
+    """A block of 4 KB: some parts fit into the rest of it, some need a new one, some are larger than a block."""
+    pages = LargePages(2**12)
+    parts = [pages.zeros((rows, columns), dtype) for rows, columns, dtype in asked]
+    for value, part in enumerate(parts):
+        part.fill_(value)
+    for value, (part, (rows, columns, dtype)) in enumerate(zip(parts, asked, strict=True)):
+        assert part.shape == (rows, columns)
+        assert part.dtype == dtype
+        assert part.is_contiguous()
+        assert rows == 0 or part.data_ptr() % 64 == 0
+        assert torch.equal(part, torch.full_like(part, value))
+
+
+def test_small_parts_share_a_block_that_begins_at_a_page() -> None:
+    pages = LargePages(2**16)
+    first, second = pages.zeros((10,), torch.float32), pages.zeros((10,), torch.float32)
+    assert first.data_ptr() % 2**21 == 0
+    assert second.data_ptr() == first.data_ptr() + 64
+    assert pages.zeros((2**15,), torch.uint8).data_ptr() == second.data_ptr() + 64

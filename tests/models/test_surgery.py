@@ -14,6 +14,8 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from smartree.models.native.library import why_not
+from smartree.models.native.matrix import NativeLinear
 from smartree.models.surgery import (
     FusedRMSNorm,
     MergedPart,
@@ -27,6 +29,14 @@ from tests.tiny import ARCHITECTURES, tiny_model
 
 MULTIPLIES_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 needs_bf16 = pytest.mark.skipif(not MULTIPLIES_BF16, reason="this CPU does not multiply bfloat16")
+needs_kernels = pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+EITHER = [pytest.param(True, marks=needs_kernels, id="kernels"), pytest.param(False, marks=needs_bf16, id="oneDNN")]
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without our own kernels."""
+    monkeypatch.setattr("smartree.models.native.library._outcome", lambda: "no compiler")
 
 
 def norm(kind: Any, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -106,8 +116,11 @@ def test_a_prepacked_linear_equals_the_plain_one(bias: bool, rows: int) -> None:
     assert torch.all((packed.double() - expected.double()).abs() <= step)
 
 
-@needs_bf16
-def test_only_plain_bfloat16_layers_are_prepacked() -> None:
+@pytest.mark.parametrize("kernels", EITHER)
+def test_only_plain_bfloat16_layers_are_prepacked(kernels: bool, request: pytest.FixtureRequest) -> None:
+    if not kernels:
+        request.getfixturevalue("no_kernels")
+
     class OwnLinear(nn.Linear):
         pass
 
@@ -120,12 +133,20 @@ def test_only_plain_bfloat16_layers_are_prepacked() -> None:
         }
     )
     assert prepack_linears(holder) == 2
-    assert type(holder["plain"]) is PrepackedLinear
+    assert type(holder["plain"]) is (NativeLinear if kernels else PrepackedLinear)
     assert type(holder["single"]) is nn.Linear
     assert type(holder["own"]) is OwnLinear
     assert (holder["plain"].in_features, holder["plain"].out_features) == (8, 8)
 
 
+@needs_kernels
+def test_an_odd_number_of_inputs_is_not_for_the_kernels() -> None:
+    holder = nn.ModuleDict({"odd": nn.Linear(7, 8).to(torch.bfloat16), "even": nn.Linear(6, 8).to(torch.bfloat16)})
+    assert prepack_linears(holder) == 1
+    assert type(holder["odd"]) is nn.Linear
+
+
+@pytest.mark.usefixtures("no_kernels")
 def test_a_cpu_without_bfloat16_keeps_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     holder = nn.ModuleDict({"plain": nn.Linear(8, 8).to(torch.bfloat16)})
@@ -173,8 +194,13 @@ def test_layers_that_are_no_plain_siblings_are_left_alone() -> None:
 PARTS = ("q_proj", "k_proj", "v_proj")
 
 
+@pytest.mark.parametrize("kernels", EITHER)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_weight_of_a_layer_is_found_whatever_was_done_to_it(dtype: torch.dtype) -> None:
+def test_the_weight_of_a_layer_is_found_whatever_was_done_to_it(
+    dtype: torch.dtype, kernels: bool, request: pytest.FixtureRequest
+) -> None:
+    if not kernels:
+        request.getfixturevalue("no_kernels")
     model = Attention().to(dtype)
     expected = {name: getattr(model, name).weight.detach().clone() for name in PARTS}
     for surgery in (lambda _model: 0, merge_linears, prepack_linears):  # each on top of the ones before
@@ -197,8 +223,14 @@ def test_the_weight_of_a_prepacked_layer_is_a_copy() -> None:
     assert torch.equal(weight_of(packed), plain.weight)
 
 
+@pytest.mark.parametrize("kernels", EITHER)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_weights_of_a_whole_model_survive_surgery(architecture: str) -> None:
+def test_the_weights_of_a_whole_model_survive_surgery(
+    architecture: str, kernels: bool, request: pytest.FixtureRequest
+) -> None:
+    if not kernels:
+        request.getfixturevalue("no_kernels")
+
     def weights(model: Any) -> list[torch.Tensor]:
         layer = model.model.layers[-1]
         modules = [getattr(layer.self_attn, name) for name in (*PARTS, "o_proj")]

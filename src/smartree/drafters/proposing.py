@@ -12,6 +12,7 @@ from smartree.models.native.choice import likeliest, takes
 from smartree.tree.forest import Candidates, Ints
 
 _LEAST_PROBABILITY = 1e-9
+_LEAST_TEMPERATURE = 1e-30  # what a logit in float32 can be divided by
 
 
 def top_children(
@@ -31,7 +32,8 @@ def top_children(
         token_ids: [draft vocabulary] the target's id of each draft token; None if they are the same.
     """
     top_k = min(top_k, logits.shape[-1])
-    tokens, probabilities = _likeliest(logits, temperatures, top_k)
+    divisors = [max(temperature, _LEAST_TEMPERATURE) if temperature else 1.0 for temperature in temperatures]
+    tokens, probabilities = _likeliest(logits, divisors, top_k)
     return Candidates(
         np.repeat(nodes, top_k),
         tokens if token_ids is None else token_ids[tokens],
@@ -42,13 +44,13 @@ def top_children(
     )
 
 
-def _likeliest(logits: torch.Tensor, temperatures: Sequence[float], count: int) -> tuple[Ints, NDArray[np.float64]]:
+def _likeliest(logits: torch.Tensor, divisors: Sequence[float], count: int) -> tuple[Ints, NDArray[np.float64]]:
     """[n * count] draft tokens and their probabilities, node by node."""
     if takes(logits):
-        tokens, probabilities = likeliest(logits, temperatures, count)
+        tokens, probabilities = likeliest(logits, divisors, count)
         return tokens.ravel(), probabilities.ravel()
     scores = logits.float()
-    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
-        scores = scores / scores.new_tensor([temperature or 1.0 for temperature in temperatures])[:, None]
+    if any(divisor != 1.0 for divisor in divisors):
+        scores = scores / scores.new_tensor(divisors)[:, None]
     best = torch.softmax(scores, dim=-1).topk(count, dim=-1)
     return best.indices.cpu().numpy().ravel(), best.values.cpu().numpy().astype(np.float64).ravel()

@@ -20,7 +20,9 @@ from smartree.models.surgery import prepack_linears
 # Eager attention and norms work in float32 whatever the type.
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
 _LENGTH = 12
-_NATIVE_MEAN = 0.1  # of the logits' standard deviation; the demo model is off by 0.02, another architecture by about 1
+# Of the logits' standard deviation. The demo model is off by 0.04, another architecture by about 1; small differences, as
+# of one layer in four, stand out less in shallow models.
+_NATIVE_MEAN = 0.1
 
 
 @torch.inference_mode()
@@ -63,13 +65,24 @@ def check_native(loaded: LoadedModel) -> NativeDecoder | None:
         None if the logits differ by more than the type's rounding explains.
     """
     tokens = _tokens(loaded)
-    expected = _in_two_chunks(ModelRunner(loaded, 1, len(tokens)), tokens).float()
+    expected = _near_and_far(loaded, tokens)
     prepack_linears(loaded.model)
     decoder = build_decoder(loaded.model, loaded.cache_shape, loaded.window)
-    native = _in_two_chunks(ModelRunner(replace(loaded, native=decoder), 1, len(tokens)), tokens).float()
-    spread = expected.std().clamp_min(1e-6)
-    distance = float((native - expected).abs().mean() / spread)
-    return decoder if distance <= _NATIVE_MEAN else None
+    native = _near_and_far(replace(loaded, native=decoder), tokens)
+    distances = [
+        float((mine - theirs).abs().mean() / theirs.std().clamp_min(1e-6))
+        for mine, theirs in zip(native, expected, strict=True)
+    ]
+    return decoder if all(distance <= _NATIVE_MEAN for distance in distances) else None  # not a number is none
+
+
+def _near_and_far(loaded: LoadedModel, tokens: NDArray[np.int64]) -> list[torch.Tensor]:
+    """Logits at the first positions and at the last ones: some models do something else far out."""
+    size = len(tokens)
+    far = causal_group(0, 0, size)
+    far = replace(far, depths=far.depths + loaded.window - size, causal=False)
+    runner = ModelRunner(loaded, 1, size)
+    return [_in_two_chunks(runner, tokens).float(), runner.forward([far], tokens).float()]
 
 
 def _tokens(loaded: LoadedModel) -> NDArray[np.int64]:

@@ -13,9 +13,12 @@ from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
 from smartree.drafters.eagle3.head import Eagle3Head
 from smartree.drafters.eagle3.runner import LoadedHead, input_rows, output_rows
 from smartree.errors import InputError
-from smartree.models.load import LoadedModel
-from smartree.models.surgery import PrepackedLinear, prepack_linears
+from smartree.models.load import LoadedModel, prepare_model
+from smartree.models.native.library import why_not
+from smartree.models.native.matrix import NativeLinear
+from smartree.models.surgery import PrepackedLinear
 from tests.drafters.eagle3.heads import random_table, random_weights, tiny_checkpoint, tiny_head, tiny_spec, tiny_target
+from tests.models.native.small import NATIVE_SIZES, native_model
 from tests.tiny import VOCAB, reference_model
 
 
@@ -77,12 +80,28 @@ def test_the_head_takes_the_targets_type_and_stands_still() -> None:
     assert not any(weight.is_meta for weight in head.parameters())
 
 
-@pytest.mark.skipif(prepack_linears(torch.nn.Sequential(torch.nn.Linear(8, 8).bfloat16())) == 0, reason="no bfloat16")
-def test_a_bfloat16_head_is_prepacked() -> None:
+MULTIPLIES_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+@pytest.mark.skipif(not MULTIPLIES_BF16, reason="this CPU does not multiply bfloat16")
+def test_a_bfloat16_head_is_prepacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smartree.models.native.library._outcome", lambda: "no compiler")
     head = tiny_head(tiny_target(dtype=torch.bfloat16)).head
     assert isinstance(head.fc, PrepackedLinear)
     assert isinstance(head.lm_head, PrepackedLinear)
     assert sum(isinstance(module, PrepackedLinear) for module in head.modules()) == 6  # q/k/v and gate/up are merged
+
+
+@pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+def test_the_products_of_a_bfloat16_head_run_in_the_kernels() -> None:
+    """Merged ones if its sizes do not let the kernels run whole levels."""
+    loaded = tiny_head(tiny_target(dtype=torch.bfloat16))
+    assert not loaded.native
+    assert sum(isinstance(module, NativeLinear) for module in loaded.head.modules()) == 6
+    target = prepare_model(native_model(), None, "tiny")
+    loaded = tiny_head(target, tiny_spec(**NATIVE_SIZES))
+    assert loaded.native
+    assert sum(isinstance(module, NativeLinear) for module in loaded.head.modules()) == 9
 
 
 def test_merging_changes_no_output() -> None:

@@ -13,7 +13,7 @@ from smartree.models.cache import CacheShape
 from smartree.models.native.decoder import NativeDecoder, NativeLayer
 from smartree.models.native.library import why_not
 from smartree.models.native.matrix import NativeLinear, fits
-from smartree.models.native.recognise import wide
+from smartree.models.native.recognise import heads_fit, wide
 
 _WIDTH = 32  # sizes are multiples of it
 
@@ -25,6 +25,7 @@ def native_fits(spec: Eagle3Spec, head: Eagle3Head) -> bool:
         why_not() is None
         and spec.activation == "silu"
         and not any(size % _WIDTH for size in sizes)
+        and heads_fit(spec.heads, CacheShape(spec.layers, spec.kv_heads, spec.head_dim))
         and all(fits(module) for module in head.modules() if isinstance(module, nn.Linear))
     )
 

@@ -49,17 +49,17 @@ def noisy_argmax(
     return best.tolist()
 
 
-def likeliest(logits: torch.Tensor, temperatures: Sequence[float], count: int) -> Likeliest:
+def likeliest(logits: torch.Tensor, divisors: Sequence[float], count: int) -> Likeliest:
     """[n, count] likeliest entries of [n, vocabulary] logits and their probabilities, falling.
 
     Args:
         logits: bfloat16.
-        temperatures: [n] that the logits are divided by; 0 counts as 1.
+        divisors: [n] temperatures, at least 1e-30.
         count: entries of a row.
     """
     logits = logits.contiguous()
     rows, size = logits.shape
-    sharpen = np.array([1 / (temperature or 1.0) for temperature in temperatures], np.float32)
+    sharpen = np.array([1 / divisor for divisor in divisors], np.float32)
     tokens, probabilities = np.empty((rows, count), np.int64), np.empty((rows, count))
     library().likeliest(
         *(logits.data_ptr(), rows, size, sharpen.ctypes.data, count),

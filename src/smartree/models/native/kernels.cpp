@@ -500,6 +500,12 @@ struct Pass {
   bf16* weights;
   int64_t tile_size, score_size;
 
+  Pass of(int team) const {
+    Pass pass = *this;
+    pass.threads = team;
+    return pass;
+  }
+
   void norms(const Layer& layer, const float* weight, int thread) const {
     const int hidden = model.hidden;
     for (int row = thread; row < rows.count; row += threads) {
@@ -643,29 +649,31 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
   const int64_t most = std::max<int64_t>(count, kept);
   const std::vector<Item> items = items_of(*model, *rows);
   const int64_t tile_size = 2 * std::max<int64_t>(most * kColumns, hidden), score_size = kQueries * (cache->rows + 2 * kColumns);
-  Pass pass{*model, *cache, *rows, embeddings, threads, items};
-  pass.tile_size = tile_size, pass.score_size = score_size;
-  pass.stream = arena.get<float>(0, count * hidden);
-  pass.q = arena.get<float>(1, count * model->heads * dim);
-  pass.k = arena.get<float>(2, count * model->kv_heads * dim);
-  pass.v = arena.get<float>(3, count * model->kv_heads * dim);
-  pass.normed = arena.get<bf16>(4, std::max(count * 2, int64_t(kept)) * hidden);
-  pass.queries = arena.get<bf16>(5, count * model->heads * dim);
-  pass.mixed = arena.get<bf16>(6, count * model->heads * dim);
-  pass.inner = arena.get<bf16>(7, count * one.gate.outputs);
-  pass.tiles = arena.get<float>(8, threads * tile_size);
-  pass.scores = arena.get<float>(9, threads * score_size);
-  pass.weights = arena.get<bf16>(10, threads * score_size);
-  pass.sums = arena.get<float>(11, threads * kQueries * dim);
+  Pass all{*model, *cache, *rows, embeddings, threads, items};
+  all.tile_size = tile_size, all.score_size = score_size;
+  all.stream = arena.get<float>(0, count * hidden);
+  all.q = arena.get<float>(1, count * model->heads * dim);
+  all.k = arena.get<float>(2, count * model->kv_heads * dim);
+  all.v = arena.get<float>(3, count * model->kv_heads * dim);
+  all.normed = arena.get<bf16>(4, std::max(count * 2, int64_t(kept)) * hidden);
+  all.queries = arena.get<bf16>(5, count * model->heads * dim);
+  all.mixed = arena.get<bf16>(6, count * model->heads * dim);
+  all.inner = arena.get<bf16>(7, count * one.gate.outputs);
+  all.tiles = arena.get<float>(8, threads * tile_size);
+  all.scores = arena.get<float>(9, threads * score_size);
+  all.weights = arena.get<bf16>(10, threads * score_size);
+  all.sums = arena.get<float>(11, threads * kQueries * dim);
 #pragma omp parallel num_threads(threads)
   {
-    const int thread = omp_get_thread_num();
-    for (int64_t row = thread; row < count; row += threads) widen_row(input + row * hidden, int(hidden), pass.stream + row * hidden);
+    // The team may be smaller than asked for (OMP_THREAD_LIMIT, OMP_DYNAMIC): work is shared among those who came.
+    const int thread = omp_get_thread_num(), team = omp_get_num_threads();
+    const Pass pass = all.of(team);
+    for (int64_t row = thread; row < count; row += team) widen_row(input + row * hidden, int(hidden), pass.stream + row * hidden);
 #pragma omp barrier
     for (int index = 0; index <= model->layers; index++) {
       for (int tap = 0; tap < tap_count; tap++)
         if (taps[tap] == index)
-          for (int64_t row = thread; row < count; row += threads)
+          for (int64_t row = thread; row < count; row += team)
             narrow_row(pass.stream + row * hidden, int(hidden), tapped + (row * tap_count + tap) * hidden);
       if (index < model->layers) {
         if (tap_count > 0) {
@@ -675,16 +683,16 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
       }
     }
     if (states != nullptr)
-      for (int64_t row = thread; row < count; row += threads)
+      for (int64_t row = thread; row < count; row += team)
         narrow_row(pass.stream + row * hidden, int(hidden), states + row * hidden);
     bf16* normed = normed_out != nullptr ? normed_out : pass.normed;
-    for (int64_t row = thread; row < kept; row += threads)
+    for (int64_t row = thread; row < kept; row += team)
       normalise(pass.stream + keep[row] * hidden, model->norm_out, model->eps, int(hidden), normed + row * hidden);
 #pragma omp barrier
     if (logits != nullptr) {
       float* out = pass.tiles + thread * tile_size;
       const int outputs = model->head.outputs;
-      shares(blocks_of(model->head), kept, thread, threads, [&](Share share) {
+      shares(blocks_of(model->head), kept, thread, team, [&](Share share) {
         block_product(model->head, share.block, normed + share.first * hidden, share.rows, out);
         const int width = std::min(kColumns, outputs - share.block * kColumns);
         for (int64_t row = 0; row < share.rows; row++)
@@ -707,7 +715,7 @@ void smartree_linear(void* session, const Matrix* matrix, const bf16* x, int32_t
   {
     const int thread = omp_get_thread_num();
     float* out = tiles + thread * size;
-    shares(blocks_of(*matrix), rows, thread, threads, [&](Share share) {
+    shares(blocks_of(*matrix), rows, thread, omp_get_num_threads(), [&](Share share) {
       block_product(*matrix, share.block, x + int64_t(share.first) * matrix->inputs, share.rows, out);
       const int begin = share.block * kColumns, width = std::min(kColumns, matrix->outputs - begin);
       for (int64_t row = 0; row < share.rows; row++)

@@ -113,8 +113,8 @@ def _load() -> Library:
     compiler = next(filter(None, map(shutil.which, names)), None)
     if compiler is None:
         raise NativeUnavailableError("no C++ compiler was found; install g++")
-    path = cache_folder() / "native" / f"kernels-{_digest(compiler)}.so"
     try:
+        path = cache_folder() / "native" / f"kernels-{_digest(compiler)}.so"
         if not path.is_file():
             _compile(compiler, path)
         return Library(path)

@@ -18,6 +18,7 @@ from smartree.models.native.matrix import NativeLinear, fits
 from smartree.models.surgery import FusedRMSNorm
 
 _WIDTH = 32  # sizes are multiples of it
+_LARGEST_HEAD, _MOST_SHARING = 512, 24  # what `seat` and `kQueries` of the kernels have room for
 _PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -41,24 +42,48 @@ def native_refusal(model: PreTrainedModel, shape: CacheShape) -> str | None:
         return lacking
     base = getattr(model, "model", None)
     config = model.config.get_text_config(decoder=True)
+    if "llama_4_scaling_beta" in (getattr(config, "rope_parameters", None) or {}):
+        return "queries that are scaled by their position"  # Ministral 3: far out only, where numbers hardly tell
     if any(size % _WIDTH for size in (shape.head_dim, config.hidden_size, getattr(config, "intermediate_size", 1))):
         return f"sizes that are no multiples of {_WIDTH}"
+    if not heads_fit(config.num_attention_heads, shape):
+        return f"heads of more than {_LARGEST_HEAD}, or more than {_MOST_SHARING} of them on one key/value head"
     if not all(hasattr(base, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
         return "parts that are not LLaMA's"
     assert base is not None
     plain = (
         fits(model.get_output_embeddings())
         and isinstance(base.norm, FusedRMSNorm)
-        and len(inspect.signature(base.rotary_emb.forward).parameters) == 2  # rotations are the same in all layers
+        and _rotates_whole_heads(base.rotary_emb, shape)
         and all(_is_plain(layer) for layer in base.layers)
     )
     return None if plain else "parts that are not LLaMA's"
+
+
+def heads_fit(heads: int, shape: CacheShape) -> bool:
+    """True if attention's fixed-size buffers hold such heads.
+
+    Args:
+        heads: query heads.
+        shape: of the cache.
+    """
+    return shape.head_dim <= _LARGEST_HEAD and heads <= _MOST_SHARING * shape.kv_heads
+
+
+def _rotates_whole_heads(rotary: nn.Module, shape: CacheShape) -> bool:
+    """True if rotations are the same in all layers, and of all of a head."""
+    if len(inspect.signature(rotary.forward).parameters) != 2:
+        return False
+    cosines, _ = rotary(torch.empty(0, dtype=torch.bfloat16), torch.zeros(1, 1, dtype=torch.int64))
+    return int(cosines.shape[-1]) == shape.head_dim
 
 
 def _is_plain(layer: nn.Module) -> bool:
     if {name for name, _ in layer.named_children()} != _PARTS:
         return False
     attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
+    if not getattr(attention, "use_rope", True):  # some layers of SmolLM3
+        return False
     own = {name for name, child in attention.named_children()} - set(_ATTENTION)
     norms = [getattr(attention, name) for name in own]
     norms += [layer.input_layernorm, layer.post_attention_layernorm]
@@ -102,7 +127,9 @@ def build_decoder(model: PreTrainedModel, shape: CacheShape, window: int) -> Nat
 
 def _layer(layer: Any, config: Any) -> NativeLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
+    # Mistral's attention asks the configuration; LLaMA's looks everywhere, whatever an old configuration file says.
+    declared = getattr(config, "sliding_window", None) if hasattr(type(config), "sliding_window") else None
+    window = getattr(attention, "sliding_window", declared)
     linears = [getattr(attention, name) for name in _ATTENTION] + [getattr(mlp, name) for name in _MLP]
     return NativeLayer(
         tuple(_linear(linear) for linear in linears),
