@@ -1,0 +1,207 @@
+"""smartree beside the engines that somebody with a CPU would pick: same prompts, same run, in turns.
+
+    python -m benchmarks.peers --data DIR --peers FOLDER --json benchmarks/results/peers.json
+
+FOLDER is what `benchmarks/peers/setup.sh FOLDER` fills. Every engine runs in a process of its own, in plain decoding
+and with its own speculation; it is set up once, and stands still while another one has its turn. Prompts are those of
+`smartree bench` (MT-Bench, HumanEval and GSM8K in turn, as chats), decoded greedily, with the same number of tokens of
+each. Runs are kept in FILE.runs as they are made, and the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.peers.lineup import ENGINES, GGUF_FOLDER, SPECULATION, Entry, line_up, parse_places
+from benchmarks.peers.plot import draw
+from benchmarks.peers.record import Record, RecordFile, agreement
+from benchmarks.peers.rows import rows_of, table_of
+from benchmarks.peers.worker import Worker, WorkerError
+from benchmarks.peers.worker_protocol import WorkerSettings
+from smartree import LLM
+from smartree.bench.suites import encode, load_suite
+from smartree.cli.json_file import JsonFile
+from smartree.engine.measure import device_name
+from smartree.errors import InputError
+from smartree.models.demo import demo_folder
+
+SUITES = ("mt_bench", "humaneval", "gsm8k")
+_FEWEST_PROMPTS, _FULL_BATCHES = 6, 2
+_WINDOW = 2048
+
+
+def main() -> int:
+    """Runs the comparison; returns the exit code."""
+    options = _options()
+    try:
+        compare(options)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the suites' .jsonl files")
+    folder = os.environ.get("SMARTREE_PEERS")
+    parser.add_argument("--peers", type=Path, default=folder, help="what setup.sh filled (or set SMARTREE_PEERS)")
+    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="an engine's own place")
+    parser.add_argument("--engines", default=",".join(engine.name for engine in ENGINES))
+    parser.add_argument("--batch", default="1,4,16")
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--prompts", type=int, default=None, help="per batch size (default: two full batches, at least 6)"
+    )
+    parser.add_argument("--json", default=None, metavar="FILE")
+    parser.add_argument("--plot", type=Path, default=None, metavar="FILE.png")
+    parser.add_argument("--log", type=Path, default=None, help="takes what the engines print (default: nobody)")
+    parser.add_argument("--fresh", action="store_true", help="forget the runs of an earlier comparison")
+    return parser.parse_args()
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Runs what is left to run, then writes rows, table and picture.
+
+    Raises:
+        InputError: something was asked for that is not there.
+    """
+    json_file = JsonFile(options.json)
+    batches = _batches(options.batch)
+    entries, skipped = line_up(options.engines.split(","), options.peers, parse_places(options.python))
+    for line in skipped:
+        print(line, file=sys.stderr)
+    prompts = _prompts(options.data, max(_count(options, batch) for batch in batches))
+    settings = {
+        "max_tokens": options.max_tokens,
+        "threads": options.threads,
+        "prompts": {str(batch): _count(options, batch) for batch in batches},
+        "prompts_sha": hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:12],
+    }
+    runs = RecordFile(None if options.json is None else Path(f"{options.json}.runs"), settings, options.fresh)
+    with ExitStack() as stack:
+        log = stack.enter_context(open(options.log or os.devnull, "a", encoding="utf-8"))
+        workers = [worker for entry in entries if (worker := _start(entry, options, batches, log, stack))]
+        for batch in batches:
+            _take_turns(workers, prompts[: _count(options, batch)], batch, options, runs)
+        about = {worker.entry.name: worker.about for worker in workers}
+    rows = rows_of(runs.records)
+    Console(width=120).print(table_of(rows))
+    json_file.write({"header": _header(options, settings, about), "rows": rows})
+    if options.plot is not None:
+        draw(options.plot, rows, f"{device_name_here()}, {options.threads} threads, bfloat16, greedy")
+
+
+def _batches(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--batch {text} is not a list of positive numbers such as 1,4,16.")
+    return sorted({int(part) for part in parts})
+
+
+def _count(options: argparse.Namespace, batch: int) -> int:
+    """Prompts of a batch size."""
+    return options.prompts or batch * max(_FULL_BATCHES, -(-_FEWEST_PROMPTS // batch))
+
+
+def _prompts(data: Path, count: int) -> list[list[int]]:
+    """Tokens of the first prompts, the suites in turn."""
+    llm = LLM("demo", drafter="none", policy="none", max_batch=1)
+    each = -(-count // len(SUITES))
+    suites = [encode(llm, load_suite(name, data, each, False), False).measured for name in SUITES]
+    return [prompt for together in zip(*suites, strict=True) for prompt in together][:count]
+
+
+def _start(entry: Entry, options: argparse.Namespace, batches: list[int], log: Any, stack: ExitStack) -> Worker | None:
+    """A worker that is ready and stands still; None, with a line, if the engine does not come up."""
+    if not any(entry.takes(batch) for batch in batches):
+        return None
+    print(f"{entry.name}: setting up ...", file=sys.stderr)
+    gguf = None if options.peers is None else str(options.peers.absolute() / GGUF_FOLDER)
+    settings = WorkerSettings(
+        speculation=entry.mode == SPECULATION,
+        model=str(demo_folder()),
+        gguf_folder=gguf,
+        program=entry.program,
+        threads=options.threads,
+        window=_WINDOW,
+        max_batch=max(batches),
+    )
+    try:
+        return stack.enter_context(Worker(entry, settings, log))
+    except WorkerError as error:
+        print(f"{entry.name} is left out: {error}", file=sys.stderr)
+        return None
+
+
+def _take_turns(
+    workers: list[Worker], prompts: list[list[int]], batch: int, options: argparse.Namespace, runs: RecordFile
+) -> None:
+    """All runs of a batch size that are not there yet; the order turns round from repeat to repeat."""
+    taking = [worker for worker in workers if worker.entry.takes(batch)]
+    wanted = [
+        (repeat, worker)
+        for repeat in range(options.repeats)
+        for worker in (taking[::-1] if repeat % 2 else taking)
+        if not runs.has(worker.entry.name, batch, repeat)
+    ]
+    reference: list[list[int]] | None = None
+    failed: set[str] = set()
+    warm: set[str] = set()
+    for place, (repeat, worker) in enumerate(wanted):
+        name = worker.entry.name
+        if name in failed:
+            continue
+        try:
+            if name not in warm:
+                worker.run(prompts[:batch], batch, options.max_tokens)
+                warm.add(name)
+            reply = worker.run(prompts, batch, options.max_tokens)
+        except WorkerError as error:
+            print(f"{error} It is left out at batch {batch}.", file=sys.stderr)
+            failed.add(name)
+            continue
+        reference = reference or reply.tokens
+        tokens = sum(len(one) for one in reply.tokens)
+        same = agreement(reply.tokens, reference)
+        record = Record(name, batch, repeat, tokens, reply.seconds, reply.step_ms, same)
+        runs.add(record)
+        rate = f"{record.tokens_per_second:.1f} tokens/s"
+        print(f"batch {batch}, {place + 1} of {len(wanted)}: {name} {rate}", file=sys.stderr)
+
+
+def _header(options: argparse.Namespace, settings: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "command": "python -m benchmarks.peers --data DIR --peers FOLDER --json benchmarks/results/peers.json",
+        "date": datetime.date.today().isoformat(),
+        "device_name": device_name_here(),
+        "model": "demo (SmolLM2-135M-Instruct)",
+        "suites": list(SUITES),
+        "repeats": options.repeats,
+        "engines": about,
+    } | settings
+
+
+def device_name_here() -> str:
+    """The processor's name."""
+    import torch
+
+    return device_name(torch.device("cpu"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
