@@ -12,31 +12,27 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
-import json
 import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
-from benchmarks.peers.lineup import ENGINES, GGUF_FOLDER, SPECULATION, Entry, line_up, parse_places
+from benchmarks.peers.lineup import ENGINES, GGUF_FOLDER, PLAIN, SPECULATION, Entry, line_up, parse_places
 from benchmarks.peers.plot import draw
+from benchmarks.peers.prompts import SUITES, load_prompts
 from benchmarks.peers.record import Record, RecordFile, agreement
 from benchmarks.peers.rows import rows_of, table_of
 from benchmarks.peers.worker import Worker, WorkerError
-from benchmarks.peers.worker_protocol import WorkerSettings
-from smartree import LLM
-from smartree.bench.suites import encode, load_suite
+from benchmarks.peers.worker_protocol import Reply, WorkerSettings
 from smartree.cli.json_file import JsonFile
 from smartree.engine.measure import device_name
 from smartree.errors import InputError
 from smartree.models.demo import demo_folder
 
-SUITES = ("mt_bench", "humaneval", "gsm8k")
-_FEWEST_PROMPTS, _FULL_BATCHES = 6, 2
+REFERENCE = f"smartree/{PLAIN}"
 _WINDOW = 2048
 
 
@@ -85,23 +81,25 @@ def compare(options: argparse.Namespace) -> None:
     entries, skipped = line_up(options.engines.split(","), options.peers, parse_places(options.python))
     for line in skipped:
         print(line, file=sys.stderr)
-    prompts = _prompts(options.data, max(_count(options, batch) for batch in batches))
+    prompts = load_prompts(options.data, batches, options.prompts)
     settings = {
         "max_tokens": options.max_tokens,
         "threads": options.threads,
-        "prompts": {str(batch): _count(options, batch) for batch in batches},
-        "prompts_sha": hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:12],
+        "prompts": options.prompts or "two full batches, at least 6",
+        "fingerprint_of_prompts": prompts.fingerprint,
     }
     runs = RecordFile(None if options.json is None else Path(f"{options.json}.runs"), settings, options.fresh)
     with ExitStack() as stack:
         log = stack.enter_context(open(options.log or os.devnull, "a", encoding="utf-8"))
-        workers = [worker for entry in entries if (worker := _start(entry, options, batches, log, stack))]
+        wanted = [entry for entry in entries if _missing(entry, batches, options.repeats, runs)]
+        workers = [worker for entry in wanted if (worker := _start(entry, options, batches, log, stack))]
+        for worker in workers:
+            runs.add_about(worker.entry.name, worker.about)
         for batch in batches:
-            _take_turns(workers, prompts[: _count(options, batch)], batch, options, runs)
-        about = {worker.entry.name: worker.about for worker in workers}
+            _take_turns(workers, prompts.by_batch[batch], batch, options, runs)
     rows = rows_of(runs.records)
     Console(width=120).print(table_of(rows))
-    json_file.write({"header": _header(options, settings, about), "rows": rows})
+    json_file.write({"header": _header(options, settings, runs.about), "rows": rows})
     if options.plot is not None:
         draw(options.plot, rows, f"{device_name_here()}, {options.threads} threads, bfloat16, greedy")
 
@@ -113,23 +111,17 @@ def _batches(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def _count(options: argparse.Namespace, batch: int) -> int:
-    """Prompts of a batch size."""
-    return options.prompts or batch * max(_FULL_BATCHES, -(-_FEWEST_PROMPTS // batch))
+def _missing(entry: Entry, batches: list[int], repeats: int, runs: RecordFile) -> bool:
+    """Whether anything is left to run of an entry."""
+    return any(
+        entry.takes(batch) and not runs.has(entry.name, batch, repeat) for batch in batches for repeat in range(repeats)
+    )
 
 
-def _prompts(data: Path, count: int) -> list[list[int]]:
-    """Tokens of the first prompts, the suites in turn."""
-    llm = LLM("demo", drafter="none", policy="none", max_batch=1)
-    each = -(-count // len(SUITES))
-    suites = [encode(llm, load_suite(name, data, each, False), False).measured for name in SUITES]
-    return [prompt for together in zip(*suites, strict=True) for prompt in together][:count]
-
-
-def _start(entry: Entry, options: argparse.Namespace, batches: list[int], log: Any, stack: ExitStack) -> Worker | None:
+def _start(
+    entry: Entry, options: argparse.Namespace, batches: list[int], log: TextIO, stack: ExitStack
+) -> Worker | None:
     """A worker that is ready and stands still; None, with a line, if the engine does not come up."""
-    if not any(entry.takes(batch) for batch in batches):
-        return None
     print(f"{entry.name}: setting up ...", file=sys.stderr)
     gguf = None if options.peers is None else str(options.peers.absolute() / GGUF_FOLDER)
     settings = WorkerSettings(
@@ -159,7 +151,6 @@ def _take_turns(
         for worker in (taking[::-1] if repeat % 2 else taking)
         if not runs.has(worker.entry.name, batch, repeat)
     ]
-    reference: list[list[int]] | None = None
     failed: set[str] = set()
     warm: set[str] = set()
     for place, (repeat, worker) in enumerate(wanted):
@@ -175,13 +166,21 @@ def _take_turns(
             print(f"{error} It is left out at batch {batch}.", file=sys.stderr)
             failed.add(name)
             continue
-        reference = reference or reply.tokens
-        tokens = sum(len(one) for one in reply.tokens)
-        same = agreement(reply.tokens, reference)
-        record = Record(name, batch, repeat, tokens, reply.seconds, reply.step_ms, same)
-        runs.add(record)
+        record = _recorded(name, batch, repeat, reply, runs)
         rate = f"{record.tokens_per_second:.1f} tokens/s"
         print(f"batch {batch}, {place + 1} of {len(wanted)}: {name} {rate}", file=sys.stderr)
+
+
+def _recorded(name: str, batch: int, repeat: int, reply: Reply, runs: RecordFile) -> Record:
+    """Keeps a run; smartree's first plain tokens are what all others are held against."""
+    if name == REFERENCE and batch not in runs.references:
+        runs.add_reference(batch, reply.tokens)
+    reference = runs.references.get(batch)
+    same = None if reference is None else agreement(reply.tokens, reference)
+    tokens = sum(len(one) for one in reply.tokens)
+    record = Record(name, batch, repeat, tokens, reply.seconds, reply.step_ms, same)
+    runs.add(record)
+    return record
 
 
 def _header(options: argparse.Namespace, settings: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Record:
         tokens: decoded.
         seconds: of the run, prompts included.
         step_ms: of a typical step with a full batch and no prompt in it; None where the engine does not tell.
-        agreement: share of the tokens before the first one that differs from the first entry's, mean over prompts.
+        agreement: share of the tokens before the first one that differs from smartree's plain ones, mean over prompts;
+            None if smartree has not decoded them.
     """
 
     entry: str
@@ -44,6 +45,11 @@ class RecordFile:
     """Records, on disk as soon as they are added; the first line says with which settings they were made.
 
     Several comparisons may add to it one after another, for other engines or batches.
+
+    Attributes:
+        records: of all runs.
+        about: what each entry says of itself.
+        references: smartree's plain tokens by batch size.
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, Any], fresh: bool) -> None:
@@ -56,6 +62,8 @@ class RecordFile:
             InputError: the file was made with other settings, or is not one of these files.
         """
         self.records: list[Record] = []
+        self.about: dict[str, dict[str, Any]] = {}
+        self.references: dict[int, list[list[int]]] = {}
         self._path = path
         if path is None:
             return
@@ -71,9 +79,22 @@ class RecordFile:
     def add(self, record: Record) -> None:
         """Keeps a record."""
         self.records.append(record)
+        self._append({"run": asdict(record)})
+
+    def add_about(self, entry: str, about: dict[str, Any]) -> None:
+        """Keeps what an entry says of itself."""
+        self.about[entry] = about
+        self._append({"about": about, "entry": entry})
+
+    def add_reference(self, batch: int, tokens: list[list[int]]) -> None:
+        """Keeps the tokens that others are held against."""
+        self.references[batch] = tokens
+        self._append({"reference": tokens, "batch": batch})
+
+    def _append(self, line: dict[str, Any]) -> None:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(record)) + "\n")
+                file.write(json.dumps(line) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -83,7 +104,8 @@ class RecordFile:
         try:
             first, *rest = (json.loads(line) for line in whole.splitlines())
             there = first["settings"]
-            self.records = [Record(**line) for line in rest]
+            for line in rest:
+                self._take(line)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not what this benchmark writes; --fresh starts anew.") from error
         names = [name for name in {**settings, **there} if settings.get(name) != there.get(name)]
@@ -94,6 +116,14 @@ class RecordFile:
             )
         if len(whole) < len(content):
             os.truncate(path, len(whole.encode()))
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "about" in line:
+            self.about[line["entry"]] = line["about"]
+        elif "reference" in line:
+            self.references[line["batch"]] = line["reference"]
+        else:
+            self.records.append(Record(**line["run"]))
 
 
 def agreement(tokens: list[list[int]], reference: list[list[int]]) -> float:

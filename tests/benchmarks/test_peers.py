@@ -125,6 +125,15 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     assert len(RecordFile(path, {"threads": 2}, False).records) == 2
 
 
+def test_what_engines_say_and_what_they_are_held_against_outlive_an_interruption(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    first = RecordFile(path, {}, False)
+    first.add_about("vllm/plain", {"engine": "vllm"})
+    first.add_reference(4, [[1, 2], [3, 4]])
+    again = RecordFile(path, {}, False)
+    assert (again.about, again.references) == ({"vllm/plain": {"engine": "vllm"}}, {4: [[1, 2], [3, 4]]})
+
+
 def test_runs_with_other_settings_are_refused_and_can_be_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "runs"
     RecordFile(path, {"threads": 2, "max_tokens": 96}, False).add(RECORD)
@@ -133,7 +142,7 @@ def test_runs_with_other_settings_are_refused_and_can_be_forgotten(tmp_path: Pat
     assert RecordFile(path, {"threads": 1, "max_tokens": 96}, True).records == []
 
 
-@pytest.mark.parametrize("content", ["", "[]\n", '{"settings": {}}\n{"entry": 1}\n', "{\n"])
+@pytest.mark.parametrize("content", ["", "[]\n", '{"settings": {}}\n{"run": {"entry": 1}}\n', "{\n"])
 def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "runs"
     path.write_text(content)
