@@ -45,7 +45,7 @@ class LlamaCppEngine:
             *(settings.program, "--model", settings.gguf("demo-bf16.gguf"), "--host", _HOST, "--port", str(self._port)),
             *("--threads", str(settings.threads), "--threads-batch", str(settings.threads)),
             *("--parallel", str(settings.max_batch), "--ctx-size", str(settings.max_batch * settings.window)),
-            *("--cache-type-k", "bf16", "--cache-type-v", "bf16", "--cache-ram", "0", "--no-webui"),
+            *("--cache-type-k", "f16", "--cache-type-v", "f16", "--cache-ram", "0", "--no-webui"),
             *(_SPECULATION if settings.speculation else ()),
         ]
 
@@ -69,7 +69,7 @@ class LlamaCppEngine:
         return {
             "engine": f"llama.cpp {found.group(1) if found else ''}".strip(),
             "dtype": "bfloat16",
-            "kv_cache_precision": "bf16",
+            "kv_cache_precision": "f16",
             "speculation": " ".join(_SPECULATION) if self._settings.speculation else "none",
             "threads": self._settings.threads,
         }
