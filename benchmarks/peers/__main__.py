@@ -55,19 +55,25 @@ def _options() -> argparse.Namespace:
     folder = os.environ.get("SMARTREE_PEERS")
     parser.add_argument("--peers", type=Path, default=folder, help="what setup.sh filled (or set SMARTREE_PEERS)")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="an engine's own place")
-    parser.add_argument("--engines", default=",".join(engine.name for engine in ENGINES))
+    parser.add_argument("--engines", default=",".join(engine.name for engine in ENGINES if engine.by_default))
     parser.add_argument("--batch", default="1,4,16")
-    parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--max-tokens", type=_positive, default=96)
+    parser.add_argument("--repeats", type=_positive, default=3)
+    parser.add_argument("--threads", type=_positive, default=2)
     parser.add_argument(
-        "--prompts", type=int, default=None, help="per batch size (default: two full batches, at least 6)"
+        "--prompts", type=_positive, default=None, help="per batch size (default: two full batches, at least 6)"
     )
     parser.add_argument("--json", default=None, metavar="FILE")
     parser.add_argument("--plot", type=Path, default=None, metavar="FILE.png")
     parser.add_argument("--log", type=Path, default=None, help="takes what the engines print (default: nobody)")
     parser.add_argument("--fresh", action="store_true", help="forget the runs of an earlier comparison")
     return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -132,6 +138,7 @@ def _start(
         threads=options.threads,
         window=_WINDOW,
         max_batch=max(batches),
+        compiled=entry.engine.compiled,
     )
     try:
         return stack.enter_context(Worker(entry, settings, log))

@@ -21,6 +21,9 @@ class Engine:
         place: its Python, or its program, in the folder that `setup.sh` fills; None runs in this Python.
         program: whether `place` is a program, driven from this Python.
         speculates_up_to: largest batch that its speculation is for; None has no limit.
+        worker: name of its worker where that is not its own.
+        compiled: compiles the model before it begins.
+        by_default: takes part without being named.
     """
 
     name: str
@@ -29,10 +32,18 @@ class Engine:
     place: str | None = None
     program: bool = False
     speculates_up_to: int | None = None
+    worker: str | None = None
+    compiled: bool = False
+    by_default: bool = True
+
+    @property
+    def module(self) -> str:
+        """Of its worker."""
+        return f"benchmarks.peers.{self.worker or self.name}_worker"
 
     def label(self, mode: str) -> str:
         """What tables and pictures call one of its modes."""
-        return f"{self.name} {self.speculation if mode == SPECULATION else self.plain}"
+        return f"{self.name} {self.speculation if mode == SPECULATION else self.plain}".strip()
 
 
 PLAIN, SPECULATION = "plain", "speculation"
@@ -41,6 +52,15 @@ ENGINES = (
     Engine("smartree", "none", "smart"),
     Engine("transformers", "generate", "prompt lookup 6", speculates_up_to=1),
     Engine("vllm", "eager", "n-gram 4", place="vllm/bin/python"),
+    Engine(
+        "vllm_compiled",
+        "",
+        "n-gram 4",
+        place="vllm/bin/python",
+        worker="vllm",
+        compiled=True,
+        by_default=False,  # starts for minutes
+    ),
     Engine("openvino", "paged", "prompt lookup 5", place="openvino/bin/python"),
     Engine("llama_cpp", "server", "n-gram 5", place="llama.cpp/llama-server", program=True),
 )

@@ -12,6 +12,7 @@ _COLOURS = {
     "smartree": "#d55e00",
     "transformers": "#777777",
     "vllm": "#0072b2",
+    "vllm_compiled": "#56b4e9",
     "openvino": "#009e73",
     "llama_cpp": "#cc79a7",
 }

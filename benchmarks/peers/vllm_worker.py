@@ -1,4 +1,4 @@
-"""vLLM for CPUs, in one process and without compilation, plain or with its n-gram speculation."""
+"""vLLM for CPUs, in one process, without compilation unless asked for, plain or with its n-gram speculation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class VllmEngine:
         import vllm
 
         self._vllm, self._torch, self._speculation = vllm, torch, settings.speculation
-        self._compiled = os.environ.get("SMARTREE_VLLM_COMPILED") == "1"
+        self._compiled = settings.compiled
         self._engine = vllm.LLM(
             settings.model,
             dtype="bfloat16",

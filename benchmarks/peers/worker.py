@@ -37,12 +37,11 @@ class Worker:
             WorkerError: it does not come up.
         """
         self.entry = entry
-        module = f"benchmarks.peers.{entry.engine.name}_worker"
         threads = {"OMP_NUM_THREADS": str(settings.threads), "PYTHONUNBUFFERED": "1"}
         # A group of its own, so that children are stopped with it; of this session, so that the system lets a stopped
         # group go when the driver is killed.
         self._process = subprocess.Popen(
-            [entry.python, "-m", module, json.dumps(asdict(settings))],
+            [entry.python, "-m", entry.engine.module, json.dumps(asdict(settings))],
             cwd=_ROOT,
             env=os.environ | threads,
             stdin=subprocess.PIPE,

@@ -33,6 +33,7 @@ class WorkerSettings:
         threads: to compute with.
         window: longest prompt plus output.
         max_batch: most prompts decoded together.
+        compiled: compile the model first, where the engine can.
     """
 
     speculation: bool
@@ -42,6 +43,7 @@ class WorkerSettings:
     threads: int
     window: int
     max_batch: int
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if min(self.threads, self.window, self.max_batch) < 1:
