@@ -14,6 +14,7 @@ from smartree.engine.budget import BLOCK, RowBudget
 from smartree.engine.drafting import Draft, draft_trees, require_lossless
 from smartree.engine.learning import observed_nodes, telling_nodes
 from smartree.engine.logprobs import note_logprobs
+from smartree.engine.prompt_share import PromptShare
 from smartree.engine.request import Request
 from smartree.engine.scheduler import Scheduler, StepPlan
 from smartree.engine.stats import EngineStats
@@ -79,7 +80,8 @@ class Engine:
         rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
         self.budget = RowBudget(rows)
         self.scheduler = Scheduler(max_batch, prefill_tokens, self.budget)
-        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse)
+        share = PromptShare(policy.cost, prefill_tokens)
+        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse, share)
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None
         self._ids = count()

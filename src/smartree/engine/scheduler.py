@@ -128,19 +128,23 @@ class Scheduler:
     def _held(self, request: Request) -> int:
         return self.budget.blocks(len(request.tokens))
 
-    def plan(self, cached: Mapping[int, int], held_back: Collection[int] = ()) -> StepPlan:
+    def plan(
+        self, cached: Mapping[int, int], held_back: Collection[int] = (), prompt_tokens: int | None = None
+    ) -> StepPlan:
         """The next step.
 
         Args:
             cached: rows in the cache by request id; a request not in it has none.
             held_back: ids of joining requests that read nothing in this step.
+            prompt_tokens: most prompt tokens of this step; None takes the scheduler's own limit.
         """
+        most = self._prefill_tokens if prompt_tokens is None else min(prompt_tokens, self._prefill_tokens)
         joining = self.joining
         readers = [request for request in joining if request.id not in held_back]
         left = {request.id: len(request.tokens) - cached.get(request.id, 0) for request in readers}
         taken = dict.fromkeys(left, 0)
-        half = -(-self._prefill_tokens // 2)
-        rest = self._prefill_tokens - half + _share(half, left, left, taken)
+        half = -(-most // 2)
+        rest = most - half + _share(half, left, left, taken)
         _share(rest, sorted(left, key=lambda one: (left[one] - taken[one], one)), left, taken)
         ends = {request.id: len(request.tokens) - left[request.id] + taken[request.id] for request in readers}
         chunks = [

@@ -10,6 +10,7 @@ from smartree.drafters.base import Drafter
 from smartree.engine.budget import BLOCK
 from smartree.engine.drafting import Draft
 from smartree.engine.prefixes import LEAST_SHARED, Donor, Prefixes
+from smartree.engine.prompt_share import PromptShare
 from smartree.engine.request import Request
 from smartree.engine.scheduler import Scheduler, StepPlan
 from smartree.models.runner import ModelRunner
@@ -20,14 +21,22 @@ _TREE_BLOCKS = 4  # of a decoding request: rows of ended requests make way for a
 class Tenancy:
     """Keeps the scheduler's books, the target's cache and the drafter's in step with each other."""
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner, drafter: Drafter | None, prefix_reuse: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        drafter: Drafter | None,
+        prefix_reuse: bool,
+        share: PromptShare,
+    ) -> None:
         """Args:
         scheduler: decides who runs.
         runner: holds the target's rows.
         drafter: holds its own; None if there is none.
         prefix_reuse: whether joining requests start with rows of others, where the drafter can follow.
+        share: how many prompt tokens a step takes.
         """
-        self._scheduler, self._runner, self._drafter = scheduler, runner, drafter
+        self._scheduler, self._runner, self._drafter, self._share = scheduler, runner, drafter, share
         self._prefixes = Prefixes(runner.seating) if prefix_reuse and (drafter is None or drafter.adopts) else None
 
     def plan(self) -> StepPlan:
@@ -37,7 +46,8 @@ class Tenancy:
             request.stats.preemptions += 1
             self.release(request)
         held_back, reused = self._reuse()
-        plan = self._scheduler.plan(self._runner.seating.cached, held_back)
+        tokens = self._share.tokens(self._scheduler.decoding) if self._scheduler.joining else 0
+        plan = self._scheduler.plan(self._runner.seating.cached, held_back, tokens)
         free = self._scheduler.free_blocks
         if self._prefixes is not None:
             room = max(0, free - _TREE_BLOCKS * len(plan.decoding))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from smartree.models.huge_pages import LargePages
+from smartree.models.pages import LargePages
 from torch import nn
 
 from smartree.models.native.matrix import NativeLinear, fits, pack, unpack
