@@ -80,7 +80,7 @@ class Engine:
         rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
         self.budget = RowBudget(rows)
         self.scheduler = Scheduler(max_batch, prefill_tokens, self.budget)
-        share = PromptShare(policy.cost, prefill_tokens)
+        share = PromptShare(getattr(policy, "cost", None), prefill_tokens)  # an own policy need have no costs
         self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse, share)
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None
