@@ -156,8 +156,8 @@ class Engine:
             return []
         self.runner.seat([request.id for request in plan.seated])
         state = self._state(plan)
-        draft = draft_trees(self.policy, self.drafter, self.calibration, state, plan.decoding)
-        draft = self.tenancy.fit(plan, draft)
+        wanted = draft_trees(self.policy, self.drafter, self.calibration, state, plan.decoding)
+        draft = self.tenancy.fit(plan, wanted)
         packed = pack(draft.forest, draft.selected)
         target_begin = perf_counter()
         logits = self._verify(plan, packed)
@@ -175,7 +175,7 @@ class Engine:
             tokens = sum(len(walked.tokens) for walked in walks)
             outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds, draft.seconds)
             self.policy.observe(outcome)
-        predicted = float("nan") if plan.chunks else self.policy.predicted_seconds
+        predicted = float("nan") if plan.chunks or draft is not wanted else self.policy.predicted_seconds
         self.stats.read_tokens += state.extra_tokens
         self.stats.reused_tokens += plan.reused
         self.stats.preemptions += plan.preempted
@@ -287,7 +287,7 @@ class Engine:
         starts, sizes = packed.starts.tolist(), packed.sizes.tolist()
         has_child = np.zeros(len(packed.nodes), bool)
         has_child[packed.parents[packed.parents >= 0]] = True
-        self._commit_rows(plan, starts, walks)
+        self._commit_rows(plan, starts[:-1], walks)
         for index, (request, walked) in enumerate(zip(plan.decoding, walks, strict=True)):
             taken = request.accept(walked.tokens, self.window)
             self.stats.tokens += taken
@@ -301,11 +301,10 @@ class Engine:
     def _commit_rows(self, plan: StepPlan, starts: Sequence[int], walks: Sequence[Walk]) -> None:
         """Makes the accepted rows the committed end of each slot."""
         ids = [request.id for request in plan.decoding]
-        shifts = [self.runner.seating.cached[one] - start for one, start in zip(ids, starts, strict=False)]
-        rows = [
-            [row + shift for row in (start, *walked.rows)]
-            for start, shift, walked in zip(starts, shifts, walks, strict=False)
-        ]
+        rows = []
+        for request_id, start, walked in zip(ids, starts, walks, strict=True):
+            shift = self.runner.seating.cached[request_id] - start
+            rows.append([row + shift for row in (start, *walked.rows)])
         self.runner.commit_all(ids, rows)
 
     def _join(self, plan: StepPlan, first_tokens: Sequence[int]) -> list[Request]:

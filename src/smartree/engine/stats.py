@@ -97,7 +97,7 @@ class EngineStats:
         seconds: wall time of all steps.
         target_seconds: of target passes and drawing tokens.
         draft_seconds: inside the drafter.
-        compared_steps: steps whose pass the cost model predicted: no prompt tokens in them.
+        compared_steps: steps whose pass the cost model predicted: no prompt tokens in them, no tree cut.
         compared_seconds: measured seconds of their passes.
         predicted_seconds: predicted seconds of their passes.
     """
