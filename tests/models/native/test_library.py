@@ -140,4 +140,3 @@ def test_the_outcome_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not() == "a reason"
     with pytest.raises(NativeUnavailableError, match="a reason"):
         library()
-
