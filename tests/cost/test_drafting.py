@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smartree.cost.drafting import DraftingCost
 
@@ -63,3 +65,46 @@ def test_a_change_is_followed() -> None:
         for _ in range(150):
             cost.observe(1, 0.002, measured, 0.0)
     assert cost.scale == pytest.approx(2.0, rel=0.01)
+
+
+def steady(scale: float, per_level: float, plain: float = 0.001) -> DraftingCost:
+    """What is believed after many steps: draft times `scale` times the profile's, `per_level` seconds beside."""
+    cost = DraftingCost()
+    for _ in range(400):
+        cost.observe(0, 0.0, 0.0, plain)
+    for _ in range(400):
+        cost.observe(1, 0.002, 0.002 * scale, plain + per_level)
+    return cost
+
+
+SECONDS = st.floats(0.0, 1.0)
+
+
+@given(st.integers(1, 5), SECONDS, SECONDS, SECONDS)
+def test_a_look_brings_good_news_or_none(levels: int, modelled: float, draft: float, rest: float) -> None:
+    cost = steady(scale=3.0, per_level=0.001)
+    scale, per_level = cost.scale, cost.seconds_per_level
+    cost.observe_look(levels, modelled, draft, rest)
+    assert 0.8 * scale - 1e-12 <= cost.scale <= scale
+    assert 0.8 * per_level - 1e-12 <= cost.seconds_per_level <= per_level
+    assert (cost.scale < scale) == (modelled > 0 and draft < scale * modelled and scale - draft / modelled > 1e-15)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_looks_correct_a_belief_that_is_too_high_down_to_what_they_saw(levels: int) -> None:
+    cost = steady(scale=20.0, per_level=0.01)
+    for _ in range(60):
+        cost.observe_look(levels, 0.002, 0.004, 0.001 + 0.0005 * levels)
+    assert cost.scale == pytest.approx(2.0, rel=0.01)
+    assert cost.seconds_per_level == pytest.approx(0.0005, rel=0.01)
+    before = cost.level(0.002)
+    for _ in range(60):  # and a slow one says nothing
+        cost.observe_look(levels, 0.002, 1.0, 1.0)
+    assert cost.level(0.002) == before
+
+
+def test_a_look_of_a_free_drafter_says_nothing_of_its_time() -> None:
+    cost = steady(scale=2.0, per_level=0.0)
+    before = cost.scale
+    cost.observe_look(1, 0.0, 0.001, 0.0)
+    assert cost.scale == before

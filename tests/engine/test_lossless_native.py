@@ -1,14 +1,16 @@
 """The promise (design 4) in bfloat16, where the native kernels run: the same tokens, exactly.
 
 With torch's products a row rounds differently beside other rows, so in bfloat16 outputs may part at near-ties. In the
-kernels every sum of a row has one order, whatever rows are beside it: with and without speculation, alone and in a batch,
-with any drafter, at every temperature, the tokens are those of plain decoding of each request alone. No tolerance.
+kernels every sum of a row has one order, whatever rows are beside it: with and without speculation, alone and in a
+batch, with any drafter, at every temperature, the tokens are those of plain decoding of each request alone. No
+tolerance.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +62,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_llm(drafter: str, kind: str, params: str, head: Path, **settings: int) -> LLM:
+def make_llm(drafter: str, kind: str, params: str, head: Path, **settings: Any) -> LLM:
     """A native target with a drafter of that name."""
     chosen: str | PreTrainedModel | Drafter = drafter
     if drafter == "itself":

@@ -101,3 +101,26 @@ def test_steps_that_read_more_than_usual_say_nothing_of_the_clock() -> None:
         costs.add(0, 8)
         costs.learn(outcome(8, draft=0.1, prompt_tokens=9), 0.0)
     assert model.drafting.scale == 1.0
+
+
+def test_a_look_that_took_less_than_believed_lowers_the_belief() -> None:
+    model = by_level()
+    model.drafting.scale, model.drafting.seconds_per_level = 30.0, 0.02
+    costs = costs_of(model)
+    for _ in range(80):
+        costs.begin(8)
+        costs.learn(outcome(8), 0.0)  # a plain step between the looks
+        costs.begin(8)
+        costs.scouting = True
+        scale = model.drafting.scale
+        costs.add(0, 1)
+        costs.learn(outcome(8, draft=2 * 2e-3, rest=1e-3), 0.0)
+        assert model.drafting.scale <= scale
+    assert model.drafting.scale < 2.5
+    assert model.drafting.seconds_per_level == pytest.approx(1e-3, rel=0.01)
+    seen = model.drafting.scale
+    costs.begin(8)
+    costs.scouting = True
+    costs.add(0, 1)
+    costs.learn(outcome(8, draft=2e-4, prompt_tokens=9), 0.0)  # beside a prompt: no clean time
+    assert model.drafting.scale == seen

@@ -745,3 +745,35 @@ def test_a_backlog_that_a_few_steps_cannot_repay_is_not_read_at_once() -> None:
     assert draft(policy, cost, state, same_children(0.9)).levels == 1
     without_drafts(policy, cost, state, tokens=800)
     assert draft(policy, cost, state, same_children(0.9)).levels == 0
+
+
+def run_timed(policy: SmartPolicy, cost: CostModel, state: StepState, steps: int) -> list[Step]:
+    """Steps whose draft times the clock reports: those of the profile."""
+    random, done = np.random.default_rng(0), []
+    for _ in range(steps):
+        step = draft(policy, cost, state, same_children(0.9))
+        tokens, target = committed_tokens(step, random), step.seconds - step.draft_seconds
+        outcome = StepOutcome(
+            state, step.forest, step.selected, tokens, step.seconds, target, draft_seconds=step.draft_seconds
+        )
+        policy.observe(outcome)
+        done.append(step)
+    return done
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_drafting_that_was_believed_far_too_dear_begins_again(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody speculates, so only looks can tell that a level takes what its profile says, and not twenty times it."""
+
+    def steps_with_drafts_for_all() -> list[bool]:
+        cost = cost_of(batch, np.full(1000, 20e-3), reading_drafter(batch))
+        policy, state = SmartPolicy(cost), state_of(batch, depth=8, context=256)
+        cost.drafting.scale = 20.0
+        steps = run_timed(policy, cost, state, 2200)
+        return [len(drafted_for(step)) == batch and step.levels > 1 for step in steps]
+
+    drafted = steps_with_drafts_for_all()
+    assert sum(drafted[:300]) < 10
+    assert all(drafted[-50:])
+    monkeypatch.setattr("smartree.cost.drafting.DraftingCost.observe_look", lambda *step: None)
+    assert sum(steps_with_drafts_for_all()) < 10  # a look now and then, so it was the looks that told

@@ -20,8 +20,8 @@ from smartree.models.surgery import prepack_linears
 # Eager attention and norms work in float32 whatever the type.
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
 _LENGTH = 12
-# Of the logits' standard deviation. The demo model is off by 0.04, another architecture by about 1; small differences, as
-# of one layer in four, stand out less in shallow models.
+# Of the logits' standard deviation. The demo model is off by 0.04, another architecture by about 1; what differs in one
+# layer of four only stands out less.
 _NATIVE_MEAN = 0.1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def in_torch(variant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) 
     """The same weights, rounded to bfloat16 first, as torch runs them."""
     with monkeypatch.context() as patch:
         patch.setattr("smartree.models.native.library._outcome", lambda: "not for this one")
-        model = prepare_model(native_model().to(dtype), None, "torch")
+        model = prepare_model(native_model(dtype=dtype), None, "torch")
         head = tiny_head(model, spec_of(variant))
         if dtype != torch.bfloat16:
             weights = {name: weight.bfloat16().to(dtype) for name, weight in head.head.state_dict().items()}
@@ -122,7 +123,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(variant: str) -> None:
     _, read = together.forward(chunks, tokens, features[: starts[-1]])
     states, normed = together.forward([tree_group([0, 1, 2], lengths, packed)], packed.tokens, features[starts[-1] :])
     logits = together.logits(normed)
-    for request, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for request, (start, end) in enumerate(pairwise(starts.tolist())):
         alone = HeadRunner(native(variant), 1, WINDOW, WINDOW)
         for place in range(start, end):
             feature = alone.features(tapped[place : place + 1])
@@ -179,7 +180,7 @@ def test_other_heads_run_in_torch(changes: dict[str, Any]) -> None:
 
 
 def test_a_float32_head_does_not_fit() -> None:
-    model = prepare_model(native_model().float(), None, "float32")
+    model = prepare_model(native_model(dtype=torch.float32), None, "float32")
     head = tiny_head(model, spec_of("plain"))
     assert not head.native
     assert not native_fits(head.spec, head.head)

@@ -79,8 +79,8 @@ def sizes(**changes: Any) -> dict[str, Any]:
     return usual | changes
 
 
-def enliven(model: PreTrainedModel, seed: int, peak: float) -> PreTrainedModel:
-    """Random weights, large enough that attention decides which token comes next; in bfloat16."""
+def enliven(model: Any, seed: int, peak: float, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """Random weights, large enough that attention decides which token comes next, and rounded to bfloat16."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -94,20 +94,23 @@ def enliven(model: PreTrainedModel, seed: int, peak: float) -> PreTrainedModel:
             else:
                 gain = peak if "lm_head" in name else 2.0 if "q_proj" in name or "k_proj" in name else 1.5
                 weight.copy_(noise * gain / math.sqrt(weight.shape[1]))
-    return model.to(torch.bfloat16).eval()
+    return model.to(torch.bfloat16).to(dtype).eval()  # type: ignore[no-any-return]
 
 
-def native_model(kind: str = "llama", *, seed: int = 0, peak: float = 6.0, **changes: Any) -> PreTrainedModel:
-    """A random two-layer model in bfloat16; the same arguments give the same weights.
+def native_model(
+    kind: str = "llama", *, seed: int = 0, peak: float = 6.0, dtype: torch.dtype = torch.bfloat16, **changes: Any
+) -> PreTrainedModel:
+    """A random two-layer model; the same arguments give the same weights.
 
     Args:
         kind: one of NATIVE_KINDS.
         seed: of the weights.
         peak: standard deviation of the logits.
+        dtype: of the weights, which are rounded to bfloat16 in any case.
         changes: of the sizes.
     """
     config_class, model_class, extra = _KINDS[kind]
-    return enliven(model_class(config_class(**sizes(**(extra | changes)))), seed, peak)
+    return enliven(model_class(config_class(**sizes(**(extra | changes)))), seed, peak, dtype)
 
 
 def native_target(kind: str = "llama", **settings: Any) -> LoadedModel:
@@ -119,7 +122,7 @@ def native_target(kind: str = "llama", **settings: Any) -> LoadedModel:
 
 @contextmanager
 def threads(count: int, *, given: int | None = None) -> Iterator[None]:
-    """So many threads for torch and the kernels; `given` of 1 lets OpenMP give fewer than asked for, as a limit does."""
+    """So many threads for torch and the kernels; `given` of 1 lets OpenMP give one only, as a limit does."""
     before = torch.get_num_threads()
     [path] = _openmp()
     openmp = ctypes.CDLL(path)

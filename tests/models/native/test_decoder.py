@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def in_one_go(runner: ModelRunner, tokens: Sequence[int]) -> torch.Tensor:
 @pytest.mark.parametrize("kind", NATIVE_KINDS)
 def test_logits_and_states_are_as_near_to_float32_as_torchs_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All three have the same weights; errors are compared in the mean, over texts longer than the windows."""
-    exact = native_model(kind).float()
+    exact: Any = native_model(kind, dtype=torch.float32)
     exact.set_attn_implementation("eager")
     mine = runner_of(kind, tapped=(1, 2))
     assert mine.taps is not None

@@ -79,8 +79,8 @@ def test_llama_and_its_relatives_run_natively(kind: str) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: native_model().float(), "torch (float32 on cpu)"),
-        (lambda: native_model().double(), "torch (float64 on cpu)"),
+        (lambda: native_model(dtype=torch.float32), "torch (float32 on cpu)"),
+        (lambda: native_model(dtype=torch.float64), "torch (float64 on cpu)"),
         (lambda: tiny_model(dtype=torch.bfloat16), "torch (sizes that are no multiples of 32)"),
         (lambda: native_model(intermediate_size=80), "torch (sizes that are no multiples of 32)"),
         (lambda: native_model(head_dim=16), "torch (sizes that are no multiples of 32)"),
