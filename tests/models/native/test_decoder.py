@@ -317,9 +317,9 @@ def test_rows_are_moved_as_the_cache_itself_moves_them(kv_heads: int, slot: int,
     start = int(draw.integers(0, rows - 2))
     sources = np.sort(draw.choice(np.arange(start, rows), int(draw.integers(1, rows - start)), replace=False)).tolist()
     native = NativeRunner(target("llama").native, mine)  # type: ignore[arg-type]
-    moves = [(row, start + place) for place, row in enumerate(sources) if row != start + place]
+    moves = [(slot, row, start + place) for place, row in enumerate(sources) if row != start + place]
     if moves:
-        native.move_rows(slot, *zip(*moves, strict=True))
+        native.move(moves)
     theirs.move_rows(slot, sources, start)
     assert torch.equal(mine.keys, theirs.keys)
     assert torch.equal(mine.values, theirs.values)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from smartree.models.pages import LargePages
 from torch import nn
 
 from smartree.models.native.matrix import NativeLinear, fits, pack, unpack
+from smartree.models.pages import LargePages
 from tests.models.native.small import needs_kernels, threads
 
 SIZES = [(64, 96), (32, 97), (128, 1), (2, 31), (62, 33), (96, 260)]
