@@ -65,4 +65,4 @@ def _causal_rows(pending: Sequence[Pending]) -> RowGroup:
     inside = np.arange(width) < sizes[:, None]
     mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
     depths = np.concatenate([np.arange(size) for size in sizes])
-    return RowGroup([one.slot for one in pending], cached, cached, sizes, depths, mask)
+    return RowGroup([one.slot for one in pending], cached, cached, sizes, depths, mask, causal=True)

@@ -33,6 +33,8 @@ from smartree.verify.sampler import Sampler
 from smartree.verify.shaper import Shaper
 from smartree.verify.walk import Walk, walk
 
+CALIBRATION_LAG = 8  # steps; what a step teaches moves little
+
 
 class Engine:
     """Decodes requests together; they join and leave between steps."""
@@ -75,7 +77,7 @@ class Engine:
         self.runner = ModelRunner(target, max_batch, self.window, tapped, cuda_graphs)
         self.sampler = Sampler(target.vocab_size, target.device)
         self.shaper = Shaper(target.tokenizer, target.vocab_size, target.eos_ids, target.device)
-        self.calibration = calibration or Calibration()
+        self.calibration = calibration or Calibration(lag=CALIBRATION_LAG)
         # Texts are rounded up to blocks: without a limit of its own the cache has room for full windows all the same.
         rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
         self.budget = RowBudget(rows)
@@ -235,6 +237,12 @@ class Engine:
     def _walk(self, plan: StepPlan, packed: PackedTrees, logits: torch.Tensor) -> list[Walk]:
         paths: list[list[int]] = [[] for _ in plan.decoding]
 
+        best = self.runner.best
+        if best is not None and all(request.takes_best for request in plan.decoding):
+            # A walk asks level by level; the pass itself has looked at every row already.
+            known = best.tolist()
+            return walk(packed, lambda _, rows: [known[row] for row in rows])
+
         def choose(indices: Sequence[int], rows: Sequence[int]) -> list[int]:
             draws = [plan.decoding[index].draw(row, paths[index]) for index, row in zip(indices, rows, strict=True)]
             tokens = self.sampler.draw(logits, draws)
@@ -261,8 +269,8 @@ class Engine:
         for chunk in plan.chunks:
             ids.append(chunk.request.id)
             counts.append(chunk.end - chunk.start)
-        rows = np.concatenate([accepted, np.arange(len(packed.nodes), len(packed.nodes) + sum(counts[len(walks) :]))])
-        index = torch.from_numpy(rows.astype(np.int64)).to(self.target.device)
+        accepted += range(len(packed.nodes), len(packed.nodes) + sum(counts[len(walks) :]))
+        index = torch.from_numpy(np.array(accepted, np.int64)).to(self.target.device)
         self.drafter.absorb(ids, counts, self.runner.taps.rows(index))
 
     def _learn(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:

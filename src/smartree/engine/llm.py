@@ -15,7 +15,7 @@ from smartree.cost.model import CostModel
 from smartree.cost.profile import Profile
 from smartree.drafters.base import Drafter
 from smartree.drafters.factory import make_drafter, model_drafter
-from smartree.engine.engine import Engine
+from smartree.engine.engine import CALIBRATION_LAG, Engine
 from smartree.engine.measure import Progress, measure, profile_key, profile_path
 from smartree.engine.output import RequestOutput
 from smartree.engine.request import Request
@@ -174,7 +174,7 @@ class LLM:
     def _saved_calibration(self) -> Calibration | None:
         if self.profile is None or self.profile.calibration is None:
             return None
-        calibration = Calibration()
+        calibration = Calibration(lag=CALIBRATION_LAG)
         calibration.load_json(self.profile.calibration)
         return calibration
 

@@ -66,6 +66,11 @@ class Request:
         return self.params.temperature
 
     @property
+    def takes_best(self) -> bool:
+        """True if its next token is the one with the largest logit as the model gives it."""
+        return self.params.greedy and self.shaping is None
+
+    @property
     def output(self) -> list[int]:
         """Generated tokens."""
         return self.tokens[self.prompt_length :]

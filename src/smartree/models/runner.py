@@ -44,6 +44,8 @@ class ModelRunner:
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
         self._native = NativeRunner(loaded.native, self.cache) if loaded.native is not None else None
+        self.best: NDArray[np.int64] | None = None
+        """[K] the first of the largest logits of each row of the last pass, where that comes with the pass."""
         graphed = cuda_graphs and loaded.device.type == "cuda" and loaded.crew is None
         self.graphs = GraphedPasses(loaded.model, self.cache, self.taps) if graphed else None
         self._mirror = Mirror(loaded.crew, loaded.number, slots, window) if loaded.crew is not None else None
@@ -97,6 +99,7 @@ class ModelRunner:
         if self.taps:
             self.taps.take(output.tapped)
         assert output.logits is not None
+        self.best = output.best
         return output.logits
 
     def commit(self, request_id: int, rows: Sequence[int]) -> None:

@@ -29,11 +29,14 @@ class Calibration:
     the estimate is unbiased whatever trees were verified.
     """
 
-    def __init__(self, strength: float = 6.0, window: float = 4000.0) -> None:
+    def __init__(self, strength: float = 6.0, window: float = 4000.0, lag: int = 1) -> None:
         """Args:
         strength: observations that the prior is worth.
         window: observations of a bin over which its counts fade.
+        lag: steps whose observations are counted together; counting costs per call, not per observation.
         """
+        self._lag = lag
+        self._waiting: list[tuple[Floats, Ints, NDArray[np.bool_]]] = []
         self._strength, self._keep = strength, 1 - 1 / window
         self._accepted, self._seen, self._raw = (np.zeros((_ROWS, _BINS)) for _ in range(3))
         self._anchors = np.tile(_CENTRES, (_ROWS, 1))
@@ -65,8 +68,18 @@ class Calibration:
             accepted: whether each was.
             sampled: [B] True for requests with a temperature above 0.
         """
-        raw = np.clip(forest.feature[nodes], 1e-6, 1 - 1e-6)
         rows = _row(sampled[forest.request[nodes]], forest.depth[nodes], forest.rank[nodes])
+        self._waiting.append((forest.feature[nodes], rows, accepted))
+        if len(self._waiting) >= self._lag:
+            self._count()
+
+    def _count(self) -> None:
+        """Counts the observations that wait."""
+        if not self._waiting:
+            return
+        features, rows, accepted = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        raw = np.clip(features, 1e-6, 1 - 1e-6)
         cells = rows * _BINS + _bin(_logit(raw))
         for table, weights in ((self._seen, 1.0), (self._accepted, accepted), (self._raw, raw)):
             flat = table.reshape(-1)
@@ -98,6 +111,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """The counts as a JSON object."""
+        self._count()
         used = np.flatnonzero(self._seen.sum(axis=1))
         return {
             "shape": [_CLASSES, _DEPTHS, _RANKS, _BINS],

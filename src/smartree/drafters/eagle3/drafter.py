@@ -67,14 +67,12 @@ class Eagle3Drafter(BaseDrafter):
             return None
         states = torch.zeros(batch * rows, self.loaded.spec.hidden_size, dtype=self.loaded.dtype)
         states = states.to(self.loaded.device)
-        nodes, tokens = (
-            np.zeros(batch * rows, np.int64),
-            np.arange(batch * rows) % min(100, self.loaded.spec.vocab_size),
-        )
+        nodes = np.arange(batch * rows)
+        tokens = nodes % min(100, self.loaded.spec.vocab_size)
 
         def level() -> None:
-            _, normed = self.runner.forward([level_group([rows] * batch, context)], tokens, states)
-            self._propose(nodes, normed, [0.0] * len(nodes))
+            _, logits = self.runner.level([level_group([rows] * batch, context)], tokens, states, nodes)
+            self._propose(nodes, logits, [0.0] * len(nodes))
 
         return level
 
@@ -94,15 +92,15 @@ class Eagle3Drafter(BaseDrafter):
     def expand(self, forest: Forest, frontier: Ints) -> Candidates:
         """The `top_k` most likely children of every frontier node."""
         at_roots = len(frontier) > 0 and bool((frontier < forest.batch).all())
-        normed = self._read_committed(frontier) if at_roots else self._read_level(forest, frontier)
+        logits = self._read_committed(frontier) if at_roots else self._read_level(forest, frontier)
         temperatures = [self._requests[request].temperature for request in forest.request[frontier].tolist()]
-        return self._propose(frontier, normed, temperatures)
+        return self._propose(frontier, logits, temperatures)
 
-    def _propose(self, nodes: Ints, normed: torch.Tensor, temperatures: Sequence[float]) -> Candidates:
-        return top_children(nodes, self.runner.logits(normed), temperatures, self._top_k, self.loaded.token_ids)
+    def _propose(self, nodes: Ints, logits: torch.Tensor, temperatures: Sequence[float]) -> Candidates:
+        return top_children(nodes, logits, temperatures, self._top_k, self.loaded.token_ids)
 
     def _read_committed(self, roots: Ints) -> torch.Tensor:
-        """Reads what was committed since the last time; what `logits` reads after each request's last token."""
+        """Reads what was committed since the last time; the logits after each request's last token."""
         cached = self.runner.seating.cached
         pending = []
         for root in roots.tolist():
@@ -113,12 +111,12 @@ class Eagle3Drafter(BaseDrafter):
             assert self._backlog.rows(request.id) == len(pending[-1].tokens), "a committed token without its features"
         catch_up = CatchUp(pending)
         ordered = self._backlog.take([self._requests[one.slot].id for one in catch_up.order])
-        states, normed = self.runner.forward(catch_up.groups, catch_up.tokens, ordered)
+        last = catch_up.last_rows(roots.tolist())
+        states, logits = self.runner.level(catch_up.groups, catch_up.tokens, ordered, last)
         for one in catch_up.order:
             cached[self._requests[one.slot].id] = one.cached + len(one.tokens)
-        last = torch.from_numpy(catch_up.last_rows(roots.tolist())).to(states.device)
-        self._remember(roots, states[last])
-        return normed[last]
+        self._remember(roots, states)
+        return logits
 
     def _read_level(self, forest: Forest, nodes: Ints) -> torch.Tensor:
         """Feeds one level of nodes behind the tree rows already cached; in the order of `nodes`."""
@@ -129,9 +127,9 @@ class Eagle3Drafter(BaseDrafter):
         group = self._tree_rows.group(forest, ordered, base)
         parents = torch.tensor([self._state_of[parent] for parent in forest.parent[ordered].tolist()])
         above = self._states[parents.to(self._states.device)]
-        states, normed = self.runner.forward([group], forest.token[ordered], above)
-        self._remember(ordered, states)
-        return normed[torch.from_numpy(np.argsort(order)).to(normed.device)]
+        states, logits = self.runner.level([group], forest.token[ordered], above, np.argsort(order))
+        self._remember(nodes, states)
+        return logits
 
     def _remember(self, nodes: Ints, states: torch.Tensor) -> None:
         """Keeps the states of the level just read: its nodes are the parents of the next one."""

@@ -173,6 +173,32 @@ class HeadRunner:
         return states[0, :rows], normed[0, :rows]
 
     @torch.inference_mode()
+    def level(
+        self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], features: torch.Tensor, keep: NDArray[np.int64]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`forward`, then `logits` of some of its rows, in one call where the kernels run.
+
+        Args:
+            groups: who the rows belong to.
+            tokens: [N] token ids.
+            features: [N, H] of the tokens before them, or the states of their parents.
+            keep: [K] the rows that are wanted.
+
+        Returns:
+            [K, H] states for the next level, [K, draft vocabulary] logits.
+        """
+        index = torch.from_numpy(keep).to(features.device)
+        if self._native is None:
+            states, normed = self.forward(groups, tokens, features)
+            return states[index], self.logits(normed[index])
+        self.cache.ensure_rows(max(group.reach for group in groups), self.window)
+        embeddings, wants_states = self.loaded.embed(tokens), not self.loaded.spec.norm_output
+        output = self._native.run(NativeRows(groups), features, keep, embeddings=embeddings, states=wants_states)
+        assert output.logits is not None
+        states = output.normed if output.states is None else output.states.index_select(0, index)
+        return states, output.logits
+
+    @torch.inference_mode()
     def logits(self, normed: torch.Tensor) -> torch.Tensor:
         """[K, H] -> [K, draft vocabulary]."""
         return self.loaded.head.lm_head(self._rounded(normed))[: len(normed)]

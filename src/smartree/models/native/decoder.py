@@ -66,12 +66,14 @@ class NativeOutput:
         normed: [K, hidden] the kept rows behind the last norm.
         logits: [K, outputs] of the kept rows, if asked for.
         tapped: [N, taps * hidden] states entering the tapped layers, side by side, if there are any.
+        best: [K] the first of each kept row's largest logits, if logits were asked for.
     """
 
     states: torch.Tensor | None
     normed: torch.Tensor
     logits: torch.Tensor | None
     tapped: torch.Tensor | None
+    best: NDArray[np.int64]
 
 
 class NativeDecoder:
@@ -150,6 +152,7 @@ class NativeRunner:
             _empty(len(kept), decoder.hidden),
             _empty(len(kept), decoder.outputs) if logits else None,
             _empty(count, len(taps) * decoder.hidden) if len(taps) else None,
+            np.empty(len(kept), np.int64),
         )
         inputs = inputs.contiguous()
         cosines, sines = decoder.cosines[rows.positions], decoder.sines[rows.positions]
@@ -161,7 +164,7 @@ class NativeRunner:
             ctypes.byref(struct),
             *(_address(tensor) for tensor in (inputs, embeddings)),
             *(taps.ctypes.data, len(taps), _address(output.tapped), _address(output.states)),
-            *(kept.ctypes.data, len(kept), _address(output.normed), _address(output.logits)),
+            *(kept.ctypes.data, len(kept), _address(output.normed), _address(output.logits), output.best.ctypes.data),
             torch.get_num_threads(),
         )
         return output

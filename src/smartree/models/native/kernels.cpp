@@ -487,6 +487,21 @@ std::vector<Item> items_of(const Model& model, const Rows& rows) {
 
 // ---- the pass ------------------------------------------------------------------------------------------------------
 
+// The largest logit so far, and the first entry that has it.
+struct Best {
+  float value;
+  int32_t entry;
+  void take(__m512 values, int first) {
+    const float most = _mm512_reduce_max_ps(values);
+    if (most < value) return;
+    const int place = first + __builtin_ctz(_mm512_cmp_ps_mask(values, _mm512_set1_ps(most), _CMP_EQ_OQ) | 0x10000);
+    if (most > value || place < entry) value = most, entry = place;
+  }
+  bool operator<(const Best& other) const {
+    return value != other.value ? value < other.value : entry > other.entry;
+  }
+};
+
 struct Pass {
   const Model& model;
   const Cache& cache;
@@ -606,6 +621,23 @@ struct Pass {
     });
   }
 
+  // Logits of normed rows, and the best of those that this thread computed.
+  void logits(const bf16* rows_in, int kept, bf16* to, Best* best, int thread) const {
+    float* out = tiles + thread * tile_size;
+    const int outputs = model.head.outputs;
+    shares(blocks_of(model.head), kept, thread, threads, [&](Share share) {
+      block_product(model.head, share.block, rows_in + int64_t(share.first) * model.hidden, share.rows, out);
+      const int begin = share.block * kColumns, width = std::min(kColumns, outputs - begin);
+      for (int row = 0; row < share.rows; row++)
+        for (int c = 0; c < width; c += 16) {
+          const __mmask16 inside = width - c >= 16 ? 0xffff : (1u << (width - c)) - 1;
+          const __m256i narrowed = narrow(_mm512_loadu_ps(out + row * kColumns + c));
+          _mm256_mask_storeu_epi16(to + int64_t(share.first + row) * outputs + begin + c, inside, narrowed);
+          best[share.first + row].take(_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), inside, widen(narrowed)), begin + c);
+        }
+    });
+  }
+
   void layer(int index, int thread) const {
     const Layer& layer = model.layer[index];
     norms(layer, layer.norm_in, thread);
@@ -640,9 +672,10 @@ void smartree_free_session(void* session) { delete static_cast<Arena*>(session);
 //     [count][taps * hidden], or null
 //   states: [count][hidden] what leaves the last layer, or null
 //   keep: [kept] rows of which `normed_out` [kept][hidden] and `logits` [kept][outputs] are wanted; both may be null
+//   best: [kept] the first of each row's largest logits, if there are logits
 void smartree_pass(void* session, const Model* model, const Cache* cache, const Rows* rows, const bf16* input,
                    const bf16* embeddings, const int32_t* taps, int32_t tap_count, bf16* tapped, bf16* states,
-                   const int32_t* keep, int32_t kept, bf16* normed_out, bf16* logits, int32_t threads) {
+                   const int32_t* keep, int32_t kept, bf16* normed_out, bf16* logits, int64_t* best, int32_t threads) {
   Arena& arena = *static_cast<Arena*>(session);
   const Layer& one = model->layer[0];
   const int64_t count = rows->count, hidden = model->hidden, dim = model->head_dim;
@@ -663,6 +696,7 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
   all.scores = arena.get<float>(9, threads * score_size);
   all.weights = arena.get<bf16>(10, threads * score_size);
   all.sums = arena.get<float>(11, threads * kQueries * dim);
+  Best* bests = arena.get<Best>(12, int64_t(threads) * kept);
 #pragma omp parallel num_threads(threads)
   {
     // The team may be smaller than asked for (OMP_THREAD_LIMIT, OMP_DYNAMIC): work is shared among those who came.
@@ -690,18 +724,15 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
       normalise(pass.stream + keep[row] * hidden, model->norm_out, model->eps, int(hidden), normed + row * hidden);
 #pragma omp barrier
     if (logits != nullptr) {
-      float* out = pass.tiles + thread * tile_size;
-      const int outputs = model->head.outputs;
-      shares(blocks_of(model->head), kept, thread, team, [&](Share share) {
-        block_product(model->head, share.block, normed + share.first * hidden, share.rows, out);
-        const int width = std::min(kColumns, outputs - share.block * kColumns);
-        for (int64_t row = 0; row < share.rows; row++)
-          for (int c = 0; c < width; c += 16) {
-            const __mmask16 inside = width - c >= 16 ? 0xffff : (1u << (width - c)) - 1;
-            _mm256_mask_storeu_epi16(logits + (share.first + row) * outputs + share.block * kColumns + c, inside,
-                                     narrow(_mm512_loadu_ps(out + row * kColumns + c)));
-          }
-      });
+      Best* mine = bests + int64_t(thread) * kept;
+      std::fill(mine, mine + kept, Best{-INFINITY, INT32_MAX});
+      pass.logits(normed, kept, logits, mine, thread);
+#pragma omp barrier
+      for (int64_t row = thread; row < kept; row += team) {
+        Best most = bests[row];
+        for (int other = 1; other < team; other++) most = std::max(most, bests[int64_t(other) * kept + row]);
+        best[row] = most.entry == INT32_MAX ? 0 : most.entry;
+      }
     }
   }
 }

@@ -43,7 +43,7 @@ class Library:
         self.run_pass = loaded.smartree_pass
         self.run_pass.argtypes = [
             *(c_void_p, POINTER(Model), POINTER(Cache), POINTER(Rows), c_void_p, c_void_p),
-            *(c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_int32),
+            *(c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32),
         ]
         self.run_pass.restype = None
         self.linear = loaded.smartree_linear
