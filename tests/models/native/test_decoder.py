@@ -230,7 +230,7 @@ def test_a_cache_that_grows_by_doubling_keeps_its_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 33, 47, 64, 65])
 def test_texts_that_end_with_the_cache(rows: int) -> None:
-    """The last block of keys is cut off there; what lies behind is the next head's, and must not be looked at."""
+    """The last block of keys is cut off there; what lies behind is the next head's, and must not matter."""
     for kind in ("llama", "sliding qwen2"):
         tokens = random_tokens(np.random.default_rng(rows), rows).tolist()
         full, roomy = runner_of(kind, window=rows), runner_of(kind, window=512)
