@@ -24,6 +24,7 @@ struct Matrix {
   const bf16* weight;
   const float* bias;  // or null
   int32_t inputs, outputs;
+  int32_t streamed;  // of a model too large for the processor's caches: its weights should not push out what is in them
 };
 
 struct Layer {
@@ -114,14 +115,15 @@ struct Arena {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-template <int R>
+template <int R, bool streamed>
 inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, float* out) {
   __m512 sum[R][2];
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
   for (int k = 0; k < inputs; k += 2, weight += 2 * kColumns) {
     const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + kColumns);
-    _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 2 * kColumns), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 2 * kColumns + kColumns), _MM_HINT_T0);
+    constexpr _mm_hint hint = streamed ? _MM_HINT_NTA : _MM_HINT_T0;
+    _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 2 * kColumns), hint);
+    _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 2 * kColumns + kColumns), hint);
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
       const __m512i value = _mm512_set1_epi32(pair_at(x + r * stride + k));
@@ -135,21 +137,29 @@ inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, 
   }
 }
 
-// out [rows][32] = x [rows][inputs] times one block of the matrix, bias included.
-void block_product(const Matrix& matrix, int block, const bf16* x, int rows, float* out) {
-  const bf16* weight = matrix.weight + int64_t(block) * kColumns * matrix.inputs;
+template <bool streamed>
+void block_tiles(const Matrix& matrix, const bf16* weight, const bf16* x, int rows, float* out) {
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   for (int t = 0, row = 0; t < tiles; t++) {
     const int end = int(int64_t(rows) * (t + 1) / tiles);
     const bf16* from = x + int64_t(row) * matrix.inputs;
     float* to = out + int64_t(row) * kColumns;
     switch (end - row) {
-#define TILE(n) case n: tile<n>(from, matrix.inputs, weight, matrix.inputs, to); break;
+#define TILE(n) case n: tile<n, streamed>(from, matrix.inputs, weight, matrix.inputs, to); break;
       TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #undef TILE
     }
     row = end;
   }
+}
+
+// out [rows][32] = x [rows][inputs] times one block of the matrix, bias included.
+void block_product(const Matrix& matrix, int block, const bf16* x, int rows, float* out) {
+  const bf16* weight = matrix.weight + int64_t(block) * kColumns * matrix.inputs;
+  if (matrix.streamed && rows <= kTileRows)  // more rows read a block again
+    block_tiles<true>(matrix, weight, x, rows, out);
+  else
+    block_tiles<false>(matrix, weight, x, rows, out);
   if (matrix.bias != nullptr) {
     const int begin = block * kColumns, width = std::min(kColumns, matrix.outputs - begin);
     for (int row = 0; row < rows; row++)

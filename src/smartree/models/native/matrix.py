@@ -47,6 +47,7 @@ class NativeLinear(nn.Module):
             None if self._wide_bias is None else self._wide_bias.data_ptr(),
             self.in_features,
             self.out_features,
+            streamed=False,
         )
         self._session = Session(library())
 

@@ -18,6 +18,7 @@ from smartree.models.native.matrix import NativeLinear, fits
 from smartree.models.surgery import FusedRMSNorm
 
 _WIDTH = 32  # sizes are multiples of it
+_CACHED_BYTES = 2**26  # a model of that size finds nothing of itself in a processor's cache when a pass begins
 _LARGEST_HEAD, _MOST_SHARING = 512, 24  # what `seat` and `kQueries` of the kernels have room for
 _PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -112,6 +113,9 @@ def build_decoder(model: PreTrainedModel, shape: CacheShape, window: int) -> Nat
         shape: of its cache.
         window: most positions.
     """
+    linears = [module for module in model.modules() if isinstance(module, NativeLinear)]
+    for linear in linears:
+        linear.matrix.streamed = sum(one.packed.nbytes for one in linears) > _CACHED_BYTES
     base: Any = model.model
     positions = torch.arange(window)[None]
     cosines, sines = base.rotary_emb(torch.empty(0, dtype=torch.bfloat16), positions)

@@ -9,7 +9,13 @@ from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
 class Matrix(ctypes.Structure):
     """A packed linear layer."""
 
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("outputs", c_int32))
+    _fields_ = (
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("inputs", c_int32),
+        ("outputs", c_int32),
+        ("streamed", c_int32),
+    )
 
 
 class Layer(ctypes.Structure):
