@@ -80,6 +80,6 @@ class CostModel:
         """Learns from the measured seconds of a pass of `tokens` rows, `width` of them the widest request's."""
         if batch > 0 and 0 < seconds < np.inf:
             predicted = float(self.table.seconds(batch, tokens, context))
-            padding = float(self.padding.of(batch * width - tokens, context))
             uneven = not self.padding.free and batch * width > tokens
+            padding = float(self.padding.of(batch * width - tokens, context)) if uneven else 0.0
             self.refinement.observe(batch, tokens, predicted + padding, seconds, uneven)

@@ -87,6 +87,7 @@ class Engine:
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None
         self._ids = count()
+        self._closing_seconds = 0.0
         self._clock = clock
         self._stepping = False
         self._aborted: list[Request] = []
@@ -172,7 +173,9 @@ class Engine:
         self._learn(plan, draft, packed, walks)
         progressed = self._commit(plan, draft, packed, walks) + self._join(plan, first_tokens)
         note_logprobs(plan, packed, walks, first_tokens, logits)
-        seconds = perf_counter() - begin
+        # What follows is part of a step, too; the last one's share stands for this one's.
+        seconds = perf_counter() - begin + self._closing_seconds
+        end = perf_counter()
         if plan.decoding:
             tokens = sum(len(walked.tokens) for walked in walks)
             outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds, draft.seconds)
@@ -190,6 +193,7 @@ class Engine:
             draft_seconds=draft.seconds,
             predicted_seconds=predicted,
         )
+        self._closing_seconds = perf_counter() - end
         return progressed
 
     def abort(self, request: Request) -> None:

@@ -16,6 +16,7 @@ from smartree.tree.forest import Candidates, Floats, Forest, Ints
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
+_GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROWS_AHEAD = np.array([1, 8, 32, 64, 128, 256])  # how far the price of one more row looks past the present choice
@@ -104,7 +105,8 @@ class SmartPolicy(BasePolicy):
             return False
         seconds = self._levels.of(depth, len(frontier))
         savings = self._deeper_looks if depth else self._looks
-        pays = seconds == 0 or (not self._levels.scouting and self._level_pays(forest, frontier, depth, seconds))
+        wanted = seconds + (_GAIN_BESIDE * self._plain_seconds if seconds and self.state.extra_tokens else 0.0)
+        pays = seconds == 0 or (not self._levels.scouting and self._level_pays(forest, frontier, depth, wanted))
         if not pays and not savings.pay(seconds):
             return False
         self._levels.add(depth, len(frontier))
