@@ -9,7 +9,7 @@ import numpy as np
 from smartree.cost.model import CostModel
 from smartree.engine.request import Request
 
-_LONGEST_STEP = 2.5  # of a step with prompt tokens, in plain steps of the same requests
+_LONGEST_STEP = 2.4  # of a step with prompt tokens, in plain steps of the same requests
 _FEWEST = 16  # tokens that a step reads all the same, so that prompts come to their end
 
 

@@ -119,7 +119,7 @@ class NativeRunner:
     def __init__(self, decoder: NativeDecoder, cache: SlotCache) -> None:
         self._decoder, self._cache = decoder, cache
         self._session = Session(library())
-        self._views: object = None
+        self._rows = 0
         self._addresses = Cache()
 
     def run(
@@ -185,11 +185,11 @@ class NativeRunner:
 
     def _addresses_now(self) -> Cache:
         """Where the cache's layers lie: elsewhere once it has grown."""
-        views = self._cache.views
-        if views is not self._views:
-            self._views = views
-            keys, values = zip(*views, strict=True)
-            array = ctypes.c_void_p * len(views)
+        # Remembered by the number of rows, not by the tensors: these would stay alive while the cache grows.
+        if self._cache.rows != self._rows:
+            self._rows = self._cache.rows
+            keys, values = zip(*self._cache.views, strict=True)
+            array = ctypes.c_void_p * len(keys)
             self._addresses = Cache(
                 array(*(key.data_ptr() for key in keys)),
                 array(*(value.data_ptr() for value in values)),
