@@ -29,6 +29,7 @@ def run_header(llm: LLM, params: SamplingParams | None = None, **more: Any) -> d
         "dtype": str(llm.target.dtype).removeprefix("torch."),
         "device": str(llm.target.device),
         "device_name": device_name(llm.target.device),
+        "kernels": llm.target.kernels,
         "threads": torch.get_num_threads() if on_cpu else 0,
         "max_batch": llm.config.max_batch,
         "window": llm.window,

@@ -71,7 +71,7 @@ class MeasuringProgress:
             if replaces is not None:
                 self._bar.remove_task(replaces)
             once = "" if replaces is None else " once"
-            text = f"Measuring this machine{once} (about 10 s) ..."
+            text = f"Measuring this machine{once} (about 12 s) ..."
             self._bar.console.print(text, style="dim", soft_wrap=True)
             self._task = self._bar.add_task("Measuring", total=expected)
         self._bar.update(self._task, completed=done, total=expected)

@@ -74,7 +74,7 @@ class LLM:
             prefill_tokens: most prompt tokens packed into one step.
             cache_tokens: cache rows of all requests together; None takes `max_batch` times the window.
             prefix_reuse: whether requests share the cached rows of equal beginnings.
-            profile: cost profile of this setup; None uses the saved one, and measures it (10 s) if there is none.
+            profile: cost profile of this setup; None uses the saved one, and measures it (12 s) if there is none.
             progress: called with (done, expected) while a profile is measured.
             tensor_parallel: whether the processes that torchrun started share the model; None does so if there are
                 several. Every rank but 0 then stays in here until rank 0 is done, and ends (docs/devices.md).

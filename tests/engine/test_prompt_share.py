@@ -1,0 +1,56 @@
+"""How many prompt tokens ride on a step beside decoding requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smartree.cost.model import CostModel
+from smartree.cost.table import CostPoint, CostTable
+from smartree.engine.prompt_share import PromptShare
+from smartree.engine.request import Request
+from smartree.sampling_params import SamplingParams
+
+MOST = 200
+
+
+def requests(count: int) -> list[Request]:
+    params = SamplingParams()
+    return [Request(one, [1] * 50, 40, params, 0, frozenset()) for one in range(count)]
+
+
+def costs(per_row: float, floor: float = 1.0) -> CostModel:
+    """Passes that take `floor` and then, beyond 8 rows, `per_row` each."""
+    rows = np.array([1, 8, 16, 64, 512])
+    seconds = floor + per_row * np.maximum(rows - 8, 0)
+    points = [CostPoint(batch, max(int(one), batch), 64, float(time)) for one, time in zip(rows, seconds, strict=True)
+              for batch in (1, 4)]
+    return CostModel(CostTable(points))
+
+
+def test_nobody_waits_where_nobody_decodes() -> None:
+    assert PromptShare(costs(1.0), MOST).tokens([]) == MOST
+
+
+def test_without_costs_the_limit_alone_counts() -> None:
+    assert PromptShare(None, MOST).tokens(requests(3)) == MOST
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("per_row", [0.01, 0.02, 0.05])
+def test_a_step_stays_within_its_share_of_a_plain_one(batch: int, per_row: float) -> None:
+    model = costs(per_row)
+    tokens = PromptShare(model, MOST).tokens(requests(batch))
+    plain = model.autoregressive(batch, 50)
+    assert 16 < tokens < MOST
+    assert float(model.verify(batch, batch + tokens, 50)) <= 2.4 * plain
+    assert float(model.verify(batch, batch + tokens + 1, 50)) > 2.4 * plain
+
+
+def test_prompts_come_to_their_end_however_dear_rows_are() -> None:
+    assert PromptShare(costs(10.0), MOST).tokens(requests(4)) == 16
+    assert PromptShare(costs(10.0), 5).tokens(requests(4)) == 5
+
+
+def test_where_rows_are_free_pieces_are_as_large_as_they_may_be() -> None:
+    assert PromptShare(costs(0.0), MOST).tokens(requests(4)) == MOST
