@@ -23,8 +23,11 @@ def costs(per_row: float, floor: float = 1.0) -> CostModel:
     """Passes that take `floor` and then, beyond 8 rows, `per_row` each."""
     rows = np.array([1, 8, 16, 64, 512])
     seconds = floor + per_row * np.maximum(rows - 8, 0)
-    points = [CostPoint(batch, max(int(one), batch), 64, float(time)) for one, time in zip(rows, seconds, strict=True)
-              for batch in (1, 4)]
+    points = [
+        CostPoint(batch, max(int(one), batch), 64, float(time))
+        for one, time in zip(rows, seconds, strict=True)
+        for batch in (1, 4)
+    ]
     return CostModel(CostTable(points))
 
 

@@ -16,6 +16,7 @@ from smartree.tree.forest import Candidates, Floats, Forest, Ints
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
+_PLANTED_GAIN = 0.05  # of a plain step's tokens
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
@@ -105,7 +106,8 @@ class SmartPolicy(BasePolicy):
             return False
         seconds = self._levels.of(depth, len(frontier))
         savings = self._deeper_looks if depth else self._looks
-        wanted = seconds + (_GAIN_BESIDE * self._plain_seconds if seconds and self.state.extra_tokens else 0.0)
+        margin = 0.0 if depth else _GAIN_BESIDE if self.state.extra_tokens else _LEAST_GAIN
+        wanted = seconds + margin * self._plain_seconds
         pays = seconds == 0 or (not self._levels.scouting and self._level_pays(forest, frontier, depth, wanted))
         if not pays and not savings.pay(seconds):
             return False
@@ -136,12 +138,23 @@ class SmartPolicy(BasePolicy):
             nodes = self._within_cap(forest)
             paths = forest.path[nodes]
             ranked, seconds = np.sort(paths)[::-1], self._step_seconds(len(nodes))
-            self._choice = self._steady(scan(ranked, seconds, self.state.batch, self._known_price()), ranked, seconds)
+            choice = self._steady(scan(ranked, seconds, self.state.batch, self._known_price()), ranked, seconds)
+            self._choice = self._worth_having(choice) if forest.planted and not self._levels.count else choice
             count = self._choice.count or self._look(forest, nodes[likeliest(paths, self.options.explore_nodes)])
             selected = nodes[likeliest(paths, count)]
         self._last_count = count
         self.predict(forest, selected)
         return selected
+
+    def _worth_having(self, choice: Choice) -> Choice:
+        """The choice if it brings a few percent more than plain decoding, else that.
+
+        Of many nodes that were found for nothing the best are chosen, and these are the ones that were thought too well of.
+        """
+        plain = self._plain()
+        price = self._known_price() or choice.tokens / choice.seconds
+        more = choice.tokens - plain.tokens - price * (choice.seconds - plain.seconds)
+        return choice if more > _PLANTED_GAIN * plain.tokens else plain
 
     def _nothing(self, forest: Forest) -> Ints:
         """Selects nothing, as nothing was drafted."""
