@@ -149,7 +149,7 @@ class SmartPolicy(BasePolicy):
     def _worth_having(self, choice: Choice) -> Choice:
         """The choice if it brings a few percent more than plain decoding, else that.
 
-        Of many nodes that were found for nothing the best are chosen, and these are the ones that were thought too well of.
+        Of many nodes that were found for nothing the best are chosen, and they are those that were thought too well of.
         """
         plain = self._plain()
         price = self._known_price() or choice.tokens / choice.seconds
