@@ -51,17 +51,21 @@ class CostModel:
         if self.refinement.version == 0:
             return self.table.seconds(batch, tokens, context)
         wanted = np.asarray(tokens)
-        size = -(-(int(wanted.max(initial=0)) + 1) // _CURVE_STEP) * _CURVE_STEP
+        return np.asarray(self._curve(batch, context, uneven, int(wanted.max(initial=0)))[wanted])
+
+    def _curve(self, batch: int, context: int, uneven: bool, largest: int) -> Floats:
+        """[at least largest + 1] corrected seconds of passes with 0, 1, ... rows."""
         key = (batch, context // 64, uneven)
         # Corrections move slowly: a curve is good for some passes, unless the clock has changed.
         now = (self.refinement.version // _PASSES_PER_CURVE, self.refinement.jumps)
         known, curve = self._curves.get(key, ((-1, -1), np.empty(0)))
-        if known != now or len(curve) < size:
+        if known != now or len(curve) <= largest:
+            size = -(-(largest + 1) // _CURVE_STEP) * _CURVE_STEP
             curve = self.refinement.correct(batch, self.table.seconds(batch, np.arange(size), context), uneven)
             if len(self._curves) >= _MOST_CURVES:
                 self._curves.clear()
             self._curves[key] = (now, curve)
-        return np.asarray(curve[wanted])
+        return curve
 
     def unevenness(
         self, batch: int, tokens: NDArray[np.int64] | int, width: NDArray[np.int64] | int, context: int
@@ -74,7 +78,9 @@ class CostModel:
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""
-        return float(self.verify(batch, batch, context))
+        if self.refinement.version == 0:
+            return float(self.table.seconds(batch, batch, context))
+        return float(self._curve(batch, context, False, batch)[batch])
 
     def observe(self, batch: int, tokens: int, context: int, seconds: float, width: int = 0) -> None:
         """Learns from the measured seconds of a pass of `tokens` rows, `width` of them the widest request's."""

@@ -267,6 +267,9 @@ class Engine:
         if self.drafter is None or self.runner.taps is None:
             return
         ids = [request.id for request in plan.decoding]
+        if not plan.chunks and len(packed.nodes) == len(ids):  # no tree: every row is a root
+            self.drafter.absorb(ids, [1] * len(ids), self.runner.taps.all_rows())
+            return
         counts = [1 + len(walked.rows) for walked in walks]
         starts = packed.starts[:-1].tolist()
         accepted = [row for start, walked in zip(starts, walks, strict=True) for row in (start, *walked.rows)]

@@ -67,6 +67,12 @@ class LayerTaps:
             return self._side_by_side.index_select(0, index)
         return torch.cat([self._states[layer].index_select(0, index) for layer in self.layers], dim=-1)
 
+    def all_rows(self) -> torch.Tensor:
+        """[N, layers * hidden] the tapped states of all rows of the last pass, side by side."""
+        if self._side_by_side is not None:
+            return self._side_by_side
+        return torch.cat([self._states[layer] for layer in self.layers], dim=-1)
+
     def states(self) -> dict[int, torch.Tensor]:
         """The states of the last pass by layer, for `restore`."""
         return dict(self._states)

@@ -13,6 +13,7 @@ from smartree.policies.scan import Choice, by_width, falling, likeliest, likelie
 from smartree.policies.smart_options import SmartOptions
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
+_NOTHING = np.empty(0)
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
@@ -71,7 +72,8 @@ class SmartPolicy(BasePolicy):
         frontier = super().begin(state, forest)
         self._levels.begin(state.batch)
         self._expanded = []
-        self._pool, self._verify = np.sort(forest.path[forest.batch :]), np.empty(0)
+        self._pool = np.sort(forest.path[forest.batch :]) if forest.planted else _NOTHING
+        self._verify = _NOTHING
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = self._scan_pool(forest) if forest.planted else self._plain()
         if not self._model.draft.by_level or not self._levels.unread.is_long(state.batch):
@@ -166,12 +168,17 @@ class SmartPolicy(BasePolicy):
 
     def _plain(self) -> Choice:
         """The step as it is without a node, what has been drafted included."""
-        return Choice(0, float(self.state.batch), float(self._step_seconds(0)[0]))
+        return Choice(0, float(self.state.batch), self._seconds_of(0))
+
+    def _seconds_of(self, nodes: int) -> float:
+        """Modelled seconds of this step with so many nodes verified, drafting included."""
+        if nodes == 0 and not self.state.extra_tokens:  # most steps where speculation does not pay
+            return self._plain_seconds + self._levels.seconds
+        return float(self._step_seconds(nodes)[-1])
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
-        spent = float(self._step_seconds(self._carried(outcome.forest, outcome.selected))[-1])
-        spent += self._uneven_seconds
+        spent = self._seconds_of(self._carried(outcome.forest, outcome.selected)) + self._uneven_seconds
         plain = self._plain_seconds
         one_look = max(plain, self._levels.of(0, self.state.batch))
         self._looks.save(spent, one_look)
