@@ -18,6 +18,7 @@ _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
 _PLANTED_GAIN = 0.05  # of a plain step's tokens
+_ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
@@ -76,9 +77,17 @@ class SmartPolicy(BasePolicy):
         self._verify = _NOTHING
         self._plain_seconds = self._model.autoregressive(state.batch, state.context) + self._model.overhead
         self._choice = self._scan_pool(forest) if forest.planted else self._plain()
-        if not self._model.draft.by_level or not self._levels.unread.is_long(state.batch):
+        if not self._model.draft.by_level:
             return frontier
-        return self._beginners(forest, frontier)
+        if state.extra_tokens and not self._rows_pay_beside():
+            return frontier[:0]
+        return self._beginners(forest, frontier) if self._levels.unread.is_long(state.batch) else frontier
+
+    def _rows_pay_beside(self) -> bool:
+        """False if beside this step's prompt tokens not even the likeliest child of a root is worth its row."""
+        state, rows = self.state, self.state.batch + self.state.extra_tokens
+        passes = self._model.verify(state.batch, np.array([rows, rows + _ROWS_BESIDE]), state.context)
+        return self.price * float(passes[1] - passes[0]) / _ROWS_BESIDE < float(self._growth.at(0)[0])
 
     def _beginners(self, forest: Forest, roots: Ints) -> Ints:
         """Roots to draft for after steps without drafts: all if that will repay reading the backlog, else scouts or

@@ -104,7 +104,8 @@ def test_the_last_one_that_goes_leaves_no_memory(reduced: bool) -> None:
         features.append(weakref.ref(made))
         return made
 
-    backlog, states = Backlog(reduce), rows_of(list(range(600 if reduced else 6)))
+    states = rows_of(list(range(600 if reduced else 6)))
+    backlog = Backlog(reduce, 512 * states[:1].nbytes)
     waiting = weakref.ref(states)
     backlog.add([1, 2], [len(states) // 2] * 2, states)
     del states
@@ -119,7 +120,7 @@ def test_the_last_one_that_goes_leaves_no_memory(reduced: bool) -> None:
 
 def test_many_waiting_states_are_reduced_at_once_and_only_once() -> None:
     reduce = Halving()
-    backlog = Backlog(reduce)
+    backlog = Backlog(reduce, 512 * rows_of([0]).nbytes)
     for step in range(512):
         backlog.add([step % 3], [1], rows_of([step]))
     assert reduce.calls == []
@@ -129,6 +130,19 @@ def test_many_waiting_states_are_reduced_at_once_and_only_once() -> None:
     taken = numbers_of(backlog.take([2, 0, 1]))
     assert reduce.calls == [513, 2]
     assert taken == [*range(2, 512, 3), 514, *range(0, 512, 3), 512, *range(1, 512, 3), 513]
+
+
+def test_passes_whose_requests_have_all_ended_make_room_without_a_product() -> None:
+    reduce = Halving()
+    backlog = Backlog(reduce, 100 * rows_of([0]).nbytes)
+    backlog.add([1000], [1], rows_of([5]))  # lives on
+    for request in range(1, 40):
+        backlog.add([request, 0], [9, 1], rows_of([10 * request] * 9 + [request]))
+        if request < 39:
+            backlog.forget(request)
+            backlog.forget(0)  # everybody of that pass
+    assert reduce.calls == []
+    assert numbers_of(backlog.take([0, 1000, 39])) == [39, 5, *[390] * 9]
 
 
 def test_taking_reduces_the_rows_of_all_in_one_product() -> None:

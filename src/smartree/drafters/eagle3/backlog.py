@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from smartree.tree.forest import Ints
 
 _NOBODY = -1
-_MOST_STATES = 512  # rows that wait as hidden states; as features they take a third of the memory
+_MOST_BYTES = 2**25  # of hidden states that wait; as features they take a third of the memory
 
 
 class Backlog:
@@ -21,11 +21,12 @@ class Backlog:
     together as the target gave them and are sorted out when they are read.
     """
 
-    def __init__(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, reduce: Callable[[torch.Tensor], torch.Tensor], most_bytes: int = _MOST_BYTES) -> None:
         """Args:
         reduce: hidden states [M, taps * Ht] -> features [M, H].
+        most_bytes: of hidden states that may wait.
         """
-        self._reduce = reduce
+        self._reduce, self._most_bytes = reduce, most_bytes
         self._states: list[torch.Tensor] = []
         self._state_owners: list[Ints] = []
         self._features: torch.Tensor | None = None
@@ -48,7 +49,23 @@ class Backlog:
         self._waiting += len(states)
         for request_id, count in zip(request_ids, counts, strict=True):
             self._rows[request_id] = self._rows.get(request_id, 0) + count
-        if self._waiting > _MOST_STATES:
+        if self._waiting * states[:1].nbytes > self._most_bytes:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Makes room: drops passes all of whose requests have ended, and turns the rest into features if it is much.
+
+        Where nobody speculates most requests end before anybody wants to read of them, so waiting saves the product.
+        """
+        live = np.fromiter(self._rows, np.int64, len(self._rows))
+        kept = [
+            (states, owners)
+            for states, owners in zip(self._states, self._state_owners, strict=True)
+            if np.isin(owners, live).any()
+        ]
+        self._states, self._state_owners = [states for states, _ in kept], [owners for _, owners in kept]
+        self._waiting = sum(len(states) for states in self._states)
+        if self._states and 2 * self._waiting * self._states[0][:1].nbytes > self._most_bytes:
             self._reduce_all()
 
     def take(self, request_ids: Sequence[int]) -> torch.Tensor:
