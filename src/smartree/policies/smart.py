@@ -18,6 +18,7 @@ _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
 _PLANTED_GAIN = 0.05  # of a plain step's tokens
+_RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
 _ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
@@ -48,6 +49,7 @@ class SmartPolicy(BasePolicy):
         self._looks = Savings(self.options.explore_share)
         self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
         self._plain_seconds = 1.0
+        self._usual_rate = 0.0  # tokens per second of steps without prompts
         self._choice = Choice(0, 0.0, 1.0)
         self._pool = self._verify = np.empty(0)
         self._expanded: list[Ints] = []
@@ -64,8 +66,11 @@ class SmartPolicy(BasePolicy):
         if not self.options.use_price:
             return None
         known = self._running_price.at(self.state.batch)
-        if known is None and self.state.extra_tokens:
-            known = float(self.state.batch)  # the step's own ratio would be that of reading prompts
+        if self.state.extra_tokens:
+            # Few decode because others read their prompts: time is worth what it brings when these have joined. And the
+            # step's own ratio would be that of reading prompts.
+            own = float(self.state.batch) if known is None else known
+            return max(own / self._plain_seconds, self._usual_rate)
         return None if known is None else known / self._plain_seconds
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
@@ -84,7 +89,12 @@ class SmartPolicy(BasePolicy):
         return self._beginners(forest, frontier) if self._levels.unread.is_long(state.batch) else frontier
 
     def _rows_pay_beside(self) -> bool:
-        """False if beside this step's prompt tokens not even the likeliest child of a root is worth its row."""
+        """False if beside this step's prompt tokens not even the likeliest child of a root is worth its row.
+
+        Or if nobody knows yet what time is worth.
+        """
+        if self.options.use_price and not self._usual_rate:
+            return False
         state, rows = self.state, self.state.batch + self.state.extra_tokens
         passes = self._model.verify(state.batch, np.array([rows, rows + _ROWS_BESIDE]), state.context)
         return self.price * float(passes[1] - passes[0]) / _ROWS_BESIDE < float(self._growth.at(0)[0])
@@ -193,6 +203,8 @@ class SmartPolicy(BasePolicy):
         self._looks.save(spent, one_look)
         self._deeper_looks.save(spent, one_look)
         if outcome.state.extra_tokens == 0:
+            rate = outcome.tokens / spent
+            self._usual_rate += (rate - self._usual_rate) * (_RATE_SHARE if self._usual_rate else 1.0)
             self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
         self._levels.learn(outcome, self._uneven_seconds)
         if self._expanded:
