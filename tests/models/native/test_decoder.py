@@ -215,11 +215,11 @@ def test_a_tree_fed_level_by_level_has_the_same_bits(kind: str, counts: list[int
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
-def test_a_cache_that_grows_by_doubling_keeps_its_rows(kind: str) -> None:
+def test_a_cache_that_grows_keeps_its_rows(kind: str) -> None:
     runner, whole = runner_of(kind, slots=2, window=1111), runner_of(kind, window=1111)
     tokens = random_tokens(np.random.default_rng(4), 1111)
-    sizes = [511, 1, 1, 290, 308]
-    assert runner.cache.rows == 512
+    sizes = [543, 1, 1, 290, 276]
+    assert runner.cache.rows == 544
     start = 0
     for size in sizes:
         logits = runner.forward([causal_group(1, start, size)], tokens[start : start + size])
