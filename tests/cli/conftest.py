@@ -21,6 +21,14 @@ TEMPLATE = (
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels() -> None:
+    """On a new machine the kernels are compiled, and say so, when a bfloat16 model is first loaded: not in a test."""
+    from smartree.models.native.library import why_not
+
+    why_not()
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a command printed and how it ended."""

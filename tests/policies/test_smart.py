@@ -631,8 +631,21 @@ def test_a_batch_that_is_one_smaller_while_a_prompt_is_read_has_the_speedup_of_t
     policy = SmartPolicy(cost)
     for _ in range(20):
         observed(policy, draft(policy, cost, state_of(8), nothing_found), tokens=12)
+    usual = 12 / cost.autoregressive(8, 0)  # what time brings without a prompt: the one that reads will join
     policy.begin(state_of(7, extra_tokens=50), Forest(np.zeros(7, np.int64)))
+    assert policy.price == pytest.approx(max(1.5 * 7 / cost.autoregressive(7, 0), usual))
+    policy.begin(state_of(7), Forest(np.zeros(7, np.int64)))
     assert policy.price == pytest.approx(1.5 * 7 / cost.autoregressive(7, 0))
+
+
+def test_few_that_decode_beside_the_prompts_of_many_pay_the_price_of_all() -> None:
+    cost = roofline()
+    policy = SmartPolicy(cost)
+    for _ in range(20):
+        observed(policy, draft(policy, cost, state_of(8), nothing_found), tokens=12)
+    policy.begin(state_of(1, extra_tokens=50), Forest(np.zeros(1, np.int64)))
+    assert policy.price == pytest.approx(12 / cost.autoregressive(8, 0))
+    assert policy.price > 1.5 / cost.autoregressive(1, 0)
 
 
 def test_beside_prompts_a_node_costs_at_least_what_it_costs_without() -> None:

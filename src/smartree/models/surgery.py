@@ -140,6 +140,8 @@ def prepack_linears(model: nn.Module) -> int:
 
     For our own kernels where they run, else for oneDNN.
     """
+    if not any(_is_plain_bfloat16(module) for module in model.modules()):
+        return 0  # before the kernels are asked for, which would be compiled
     if why_not() is None:
         pages = LargePages()
         return _replace(model, fits, lambda linear: NativeLinear(linear, pages))

@@ -22,11 +22,11 @@ def native_fits(spec: Eagle3Spec, head: Eagle3Head) -> bool:
     """True if the kernels can run a head: bfloat16 on a CPU that has them, with sizes that they take."""
     sizes = (spec.hidden_size, spec.intermediate_size, spec.head_dim)
     return (
-        why_not() is None
-        and spec.activation == "silu"
+        spec.activation == "silu"
         and not any(size % _WIDTH for size in sizes)
         and heads_fit(spec.heads, CacheShape(spec.layers, spec.kv_heads, spec.head_dim))
         and all(fits(module) for module in head.modules() if isinstance(module, nn.Linear))
+        and why_not() is None  # last: the kernels are compiled when they are first asked for
     )
 
 
