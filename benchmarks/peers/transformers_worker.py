@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -53,7 +54,7 @@ class TransformersEngine:
         for first in range(0, len(prompts), batch):
             clock = _Clock()
             tokens += self._generate(prompts[first : first + batch], max_tokens, clock)
-            gaps += [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
+            gaps += [late - early for early, late in pairwise(clock.times)]
         seconds = perf_counter() - begin
         return Reply(tokens, seconds, 1e3 * median(gaps) if gaps else None, len(gaps))
 

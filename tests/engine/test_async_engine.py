@@ -186,8 +186,10 @@ def test_closing_answers_those_who_wait(llm: LLM) -> None:
 
 def test_an_engine_that_nobody_asked_anything_closes(llm: LLM) -> None:
     async def work() -> None:
-        async with AsyncEngine(llm):
+        async with AsyncEngine(llm) as engine:
             pass
+        with pytest.raises(EngineError, match="was closed"):
+            await engine.generate(TEXTS[0])
 
     run(work())
 

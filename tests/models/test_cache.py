@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from smartree.models.cache import CacheShape, SlotCache
+from smartree.models.crew import RowMove
 
 SHAPE = CacheShape(layers=3, kv_heads=2, head_dim=4)
 
@@ -61,7 +62,7 @@ def test_requests_without_new_rows_are_left_out(transposed: bool) -> None:
 def test_moved_rows_follow_each_other_from_the_start_given(sources: list[int], transposed: bool) -> None:
     cache = filled(transposed)
     before = data(cache)
-    cache.move_rows(1, sources, 3)
+    cache.move(RowMove(1, tuple(sources), 3).each())
     end = 3 + len(sources)
     assert torch.equal(data(cache)[:, :, 1, :, 3:end], before[:, :, 1, :, sources])
     assert torch.equal(data(cache)[:, :, 1, :, :3], before[:, :, 1, :, :3])

@@ -25,8 +25,8 @@ def note_logprobs(
         first_tokens: of the requests whose prompt is complete.
         logits: of the packed rows, then of the completed prompts.
     """
-    starts = packed.starts.tolist()
-    for request, start, walked in zip(plan.decoding, starts, walks, strict=False):  # starts holds the end, too
+    starts = packed.starts[:-1].tolist()
+    for request, start, walked in zip(plan.decoding, starts, walks, strict=True):
         _note(request, logits, [start, *walked.rows], walked.tokens)
     done = [chunk.request for chunk in plan.chunks if chunk.last]
     for row, (request, token) in enumerate(zip(done, first_tokens, strict=True), len(packed.nodes)):

@@ -169,10 +169,6 @@ class SlotCache:
         else:
             stored_keys.transpose(-1, -2).view(-1).put_(index.elements, keys.reshape(-1))
 
-    def move_rows(self, slot: int, sources: Sequence[int], start: int) -> None:
-        """Moves rows `sources` of a slot to start, start + 1, ...: the accepted path becomes the committed end."""
-        self.move([(slot, source, start + place) for place, source in enumerate(sources) if source != start + place])
-
     def move(self, moves: Sequence[tuple[int, int, int]]) -> None:
         """Moves rows inside their slots, all at once: each of `moves` is a slot, a row of it, and where that goes."""
         if not moves:

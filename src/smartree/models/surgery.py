@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import rms_norm
 
 from smartree.models.native.library import why_not
-from smartree.models.native.matrix import NativeLinear, fits
+from smartree.models.native.matrix import NativeLinear, fits, is_plain_bfloat16
 from smartree.models.pages import LargePages
 
 
@@ -140,14 +140,14 @@ def prepack_linears(model: nn.Module) -> int:
 
     For our own kernels where they run, else for oneDNN.
     """
-    if not any(_is_plain_bfloat16(module) for module in model.modules()):
+    if not any(is_plain_bfloat16(module) for module in model.modules()):
         return 0  # before the kernels are asked for, which would be compiled
     if why_not() is None:
         pages = LargePages()
         return _replace(model, fits, lambda linear: NativeLinear(linear, pages))
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return 0
-    return _replace(model, _is_plain_bfloat16, PrepackedLinear)
+    return _replace(model, is_plain_bfloat16, PrepackedLinear)
 
 
 def _replace(model: nn.Module, chosen: Callable[[nn.Module], bool], by: Callable[[nn.Linear], nn.Module]) -> int:
@@ -159,10 +159,6 @@ def _replace(model: nn.Module, chosen: Callable[[nn.Module], bool], by: Callable
                 setattr(parent, name, by(child))
                 count += 1
     return count
-
-
-def _is_plain_bfloat16(module: nn.Module) -> bool:
-    return type(module) is nn.Linear and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
 @torch.no_grad()

@@ -115,7 +115,9 @@ def test_what_does_not_fit_runs_in_torch_and_says_why(model: Callable[[], PreTra
 @pytest.mark.parametrize("heads", [(24, 1), (1, 1), (6, 3)])
 def test_as_many_heads_as_the_kernels_have_room_for(heads: tuple[int, int]) -> None:
     """Numbers are compared at load time: a wrong place in a buffer would show."""
-    native_target("qwen3", num_attention_heads=heads[0], num_key_value_heads=heads[1], peak=1.0)
+    loaded = native_target("qwen3", num_attention_heads=heads[0], num_key_value_heads=heads[1], peak=1.0)
+    assert loaded.native is not None
+    assert loaded.cache_shape.kv_heads == heads[1]
 
 
 def with_other_eps(model: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -72,11 +73,11 @@ class NativeLinear(nn.Module):
     __call__ = forward  # hooks cost more than some of these products
 
 
-def fits(linear: nn.Module) -> bool:
+def is_plain_bfloat16(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """True for a plain bfloat16 linear layer on a CPU."""
+    return type(module) is nn.Linear and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
+
+
+def fits(module: nn.Module) -> bool:
     """True for a plain bfloat16 linear layer on a CPU, of a size that the kernels take."""
-    return (
-        type(linear) is nn.Linear
-        and linear.weight.dtype == torch.bfloat16
-        and linear.weight.device.type == "cpu"
-        and linear.in_features % 2 == 0
-    )
+    return is_plain_bfloat16(module) and module.in_features % 2 == 0
