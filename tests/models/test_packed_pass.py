@@ -134,3 +134,33 @@ def test_a_later_level_is_written_behind_the_earlier_ones_at_its_own_depth() -> 
     assert packed.positions.tolist() == [8, 8]
     assert packed.index.rows.tolist() == [29, 30]
     assert np.flatnonzero(seen(level, window=2)[0, 1]).tolist() == [8, 10]
+
+
+def test_parents_say_what_a_mask_says() -> None:
+    """The trees of `two_trees`, told by parents: masks, windows and shapes are the same."""
+    base, above = np.array([5, 2]), np.array([[-1, 0, 0, 2], [-7, 0, -1, -1]])
+    group = RowGroup([0, 1], base, base, np.array([4, 2]), np.array([0, 1, 1, 2, 0, 1]), above=above)
+    expected = two_trees()
+    assert np.array_equal(group.mask, expected.mask)
+    assert (group.width, group.columns, group.reach, group.rows) == (4, 4, 9, 6)
+    for window in (0, 2, 3):
+        assert np.array_equal(seen(group, window), seen(two_trees(), window))
+    assert group.given_mask is None
+    assert expected.given_mask is not None
+    assert np.array_equal(group.bare().mask, expected.mask)
+
+
+def test_a_later_level_told_by_parents() -> None:
+    """Rows 9 and 10 behind a root and its two children, one below each."""
+    above = np.array([[-1, 0, 0, 1, 2]])
+    level = RowGroup([1], np.array([6]), np.array([9]), np.array([2]), np.array([2, 2]), above=above)
+    assert [np.flatnonzero(row).tolist() for row in level.mask[0]] == [[0, 1, 3], [0, 2, 4]]
+    assert np.flatnonzero(seen(level, window=2)[0, 1]).tolist() == [8, 10]
+    assert not level.in_one_go
+
+
+def test_causal_rows_of_several_requests_need_no_mask() -> None:
+    base = np.array([3, 4, 9])
+    group = RowGroup([2, 0, 1], base, base, np.array([2, 0, 3]), np.array([0, 1, 0, 1, 2]), causal=True)
+    assert np.array_equal(group.mask, group_mask(2, 0, 3))
+    assert group.given_mask is None

@@ -72,7 +72,7 @@ def prefill(runner: ModelRunner, slots: Sequence[int]) -> None:
 
 def tree_group(slots: Sequence[int], packed: PackedTrees) -> RowGroup:
     cached = np.array([len(prefix) - 1 for prefix in PREFIXES[: len(slots)]])
-    return RowGroup(slots, cached, cached, packed.sizes, packed.depths, packed.ancestor_mask())
+    return RowGroup(slots, cached, cached, packed.sizes, packed.depths, above=packed.above())
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])

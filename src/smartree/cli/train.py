@@ -67,6 +67,10 @@ def train(
     draft_vocab: Annotated[
         int, typer.Option(help="Most frequent tokens that the head can propose.", rich_help_panel=_TRAINING)
     ] = 8192,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a head of this target to go on from.", rich_help_panel=_TRAINING),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of first weights and order.", rich_help_panel=_TRAINING)] = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
@@ -99,7 +103,7 @@ def train(
     sources = {name: _encoded(llm, each, max_tokens) for name, each in given.items()}
     folders = Folders(out, work or out.with_name(out.name + ".work"))
     with progress_bar(transient=False) as bar:
-        facts = train_head(llm, sources, writing, config, folders, int(cache_gb * 2**30), _Bars(bar))
+        facts = train_head(llm, sources, writing, config, folders, int(cache_gb * 2**30), _Bars(bar), start)
     if not target.to_stdout:
         _print(facts)
     target.write({"header": {key: value for key, value in facts.items() if key != "log"}, "rows": facts["log"]})

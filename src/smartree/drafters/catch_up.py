@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -39,30 +40,31 @@ class CatchUp:
     """
 
     def __init__(self, pending: Sequence[Pending]) -> None:
-        # Attention pads a group to its longest: a short prompt among fifteen single tokens made a level eight times as
-        # long. So those that are much longer than the rest get a call of their own.
-        most = min(_LONG, max(_SHORT, 2 * median(len(one.tokens) for one in pending)))
-        long = [one for one in pending if len(one.tokens) > most]
-        short = [one for one in pending if len(one.tokens) <= most]
-        self.order = long + short
-        self.groups = [causal_group(one.slot, one.cached, len(one.tokens)) for one in long]
-        if short:
-            self.groups.append(_causal_rows(short))
+        self.order, self.groups = list(pending), []
+        lengths = [len(one.tokens) for one in pending]
+        if max(lengths) > _SHORT:
+            # Attention pads a group to its longest: a short prompt among fifteen single tokens made a level eight times
+            # as long. So those that are much longer than the rest get a call of their own.
+            most = min(_LONG, max(_SHORT, 2 * median(lengths)))
+            long = [one for one in pending if len(one.tokens) > most]
+            pending = [one for one in pending if len(one.tokens) <= most]
+            self.order = [*long, *pending]
+            self.groups = [causal_group(one.slot, one.cached, len(one.tokens)) for one in long]
+            lengths = [len(one.tokens) for one in self.order]
+        if pending:
+            self.groups.append(_causal_rows(pending))
         self.tokens = np.array([token for one in self.order for token in one.tokens], np.int64)
-        ends = np.cumsum([len(one.tokens) for one in self.order]) - 1
-        self._last = dict(zip([one.slot for one in self.order], ends.tolist(), strict=True))
+        self._last = dict(zip([one.slot for one in self.order], accumulate(lengths), strict=True))
 
     def last_rows(self, slots: Sequence[int]) -> Ints:
         """Row of the last token of each of these requests."""
-        return np.array([self._last[slot] for slot in slots], np.int64)
+        return np.array([self._last[slot] - 1 for slot in slots], np.int64)
 
 
 def _causal_rows(pending: Sequence[Pending]) -> RowGroup:
     """One group of requests that each read a few tokens."""
     sizes = np.array([len(one.tokens) for one in pending])
     cached = np.array([one.cached for one in pending])
-    width = int(sizes.max())
-    inside = np.arange(width) < sizes[:, None]
-    mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
-    depths = np.concatenate([np.arange(size) for size in sizes])
-    return RowGroup([one.slot for one in pending], cached, cached, sizes, depths, mask, causal=True)
+    ends = np.cumsum(sizes)
+    depths = np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes)
+    return RowGroup([one.slot for one in pending], cached, cached, sizes, depths, causal=True)

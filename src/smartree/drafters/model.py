@@ -123,10 +123,10 @@ class ModelDrafter(BaseDrafter):
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Keeps the rows of accepted nodes that were fed; the path's rest is read with the next step."""
         paths: dict[int, list[int]] = {}
-        for node, request in zip(accepted.tolist(), forest.request[accepted].tolist(), strict=True):
-            row = self._tree_rows.row_of.get(node)
-            if row is not None:  # a node below one that was not fed cannot exist, so paths have no gaps
-                paths.setdefault(request, []).append(row)
+        places = self._tree_rows.row_of(accepted)
+        for place, request in zip(places.tolist(), forest.request[accepted].tolist(), strict=True):
+            if place >= 0:  # a node below one that was not fed cannot exist, so paths have no gaps
+                paths.setdefault(request, []).append(place)
         ids = [self._requests[request].id for request in paths]
         bases = [self.runner.seating.cached[one] for one in ids]
         rows = [[base + row for row in path] for base, path in zip(bases, paths.values(), strict=True)]

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smartree.models.packed_pass import RowGroup
 from smartree.tree.forest import Forest, Ints
 
+_FIRST_ROWS, _FIRST_NODES = 32, 256
+
 
 class TreeRows:
-    """Cached tree rows of a step: which node is where, and what each row sees."""
+    """Cached tree rows of a step: which node is where, and what each row sees.
+
+    Attributes:
+        counts: [b] tree rows of each request.
+    """
 
     def __init__(self, batch: int) -> None:
         self.counts = np.zeros(batch, np.int64)
-        self.row_of: dict[int, int] = {}
-        self._sees = np.zeros((batch, 0, 0), bool)
-        self._depths = np.zeros((batch, 0), np.int64)
+        self._above = np.full((batch, _FIRST_ROWS), -1)
+        self._row_of = np.full(_FIRST_NODES, -1)
+
+    def row_of(self, nodes: Ints) -> Ints:
+        """[n] place behind the committed rows of each of these nodes, -1 where it was not fed."""
+        known = np.minimum(nodes, len(self._row_of) - 1)
+        return np.where(nodes < len(self._row_of), self._row_of[known], -1)
 
     def group(self, forest: Forest, nodes: Ints, base: Ints) -> RowGroup:
         """The rows of one level, ordered by request, behind the tree rows already cached.
@@ -26,34 +35,21 @@ class TreeRows:
             nodes: of the level, ordered by request.
             base: [b] committed rows of each request.
         """
-        cached = base + self.counts
-        mask, column_depths, sizes = self.add(forest, nodes)
-        slots = list(range(len(base)))
-        return RowGroup(slots, base, cached, sizes, forest.depth[nodes] - 1, mask, column_depths)
-
-    def add(self, forest: Forest, nodes: Ints) -> tuple[NDArray[np.bool_], Ints, Ints]:
-        """Adds nodes, ordered by request.
-
-        Returns:
-            [b, n, m] visibility of all tree rows for the new ones, [b, m] depths of the rows, [b] new rows.
-        """
-        batch = len(self.counts)
-        requests = forest.request[nodes]
-        sizes = np.bincount(requests, minlength=batch)
-        total = int((self.counts + sizes).max())
-        room = total - self._sees.shape[1]
-        if room > 0:
-            self._sees = np.pad(self._sees, ((0, 0), (0, room), (0, room)))
-            self._depths = np.pad(self._depths, ((0, 0), (0, room)))
-        mask = np.zeros((batch, int(sizes.max()), total), bool)
-        starts = np.cumsum(sizes) - sizes
-        local = np.arange(len(nodes)) - starts[requests]
-        rows = self.counts[requests] + local
-        above = np.array([self.row_of.get(parent, -1) for parent in forest.parent[nodes].tolist()])
-        self._sees[requests, rows] = np.where(above[:, None] >= 0, self._sees[requests, above], False)
-        self._sees[requests, rows, rows] = True
-        self._depths[requests, rows] = forest.depth[nodes] - 1
-        mask[requests, local] = self._sees[requests, rows, :total]
-        self.row_of.update(zip(nodes.tolist(), rows.tolist(), strict=True))
+        requests, cached = forest.request[nodes], base + self.counts
+        sizes = np.bincount(requests, minlength=len(base))
+        places = np.arange(len(nodes)) + (self.counts - np.cumsum(sizes) + sizes)[requests]
         self.counts = self.counts + sizes
-        return mask, self._depths[:, :total], sizes
+        columns = int(self.counts.max())
+        self._reach(columns, len(forest))
+        self._above[requests, places] = self._row_of[forest.parent[nodes]]
+        self._row_of[nodes] = places
+        above = self._above[:, :columns]
+        return RowGroup(range(len(base)), base, cached, sizes, forest.depth[nodes] - 1, above=above)
+
+    def _reach(self, columns: int, nodes: int) -> None:
+        """Makes room for so many rows of a request and nodes of the forest."""
+        more = columns - self._above.shape[1]
+        if more > 0:
+            self._above = np.pad(self._above, ((0, 0), (0, 2 * more)), constant_values=-1)
+        if nodes > len(self._row_of):
+            self._row_of = np.pad(self._row_of, (0, 2 * nodes - len(self._row_of)), constant_values=-1)

@@ -34,8 +34,10 @@ class TargetPass:
         groups: list[RowGroup] = []
         if plan.decoding:
             cached = np.array([seating.cached[request.id] for request in plan.decoding])
-            slots = list(range(len(plan.decoding)))
-            groups.append(RowGroup(slots, cached, cached, packed.sizes, packed.depths, packed.ancestor_mask()))
+            slots, sizes = range(len(plan.decoding)), packed.sizes
+            plain = len(packed.nodes) == len(slots)
+            above = None if plain else packed.above()
+            groups.append(RowGroup(slots, cached, cached, sizes, packed.depths, causal=plain, above=above))
         if not plan.chunks:
             return TargetPass(groups, packed.tokens, None)
         tokens, rows = [packed.tokens], len(packed.tokens)

@@ -7,7 +7,7 @@ tree, which no mask shows before it is written again, and their logits are cut o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -45,10 +45,10 @@ def bucket_of(groups: Sequence[RowGroup], most_rows: int) -> Bucket | None:
         most_rows: rows that a slot of the cache may ever have.
     """
     (group, *others) = groups
-    if others or not group.adjacent or group.slots[0] != 0 or group.column_depths is not None:
+    if others or not group.adjacent or group.slots[0] != 0 or not group.in_one_go:
         return None
     rows, width = _up(group.rows), _up(group.width)
-    if rows is None or width is None or not np.array_equal(group.base, group.cached):
+    if rows is None or width is None:
         return None
     # The mask's columns and the row that padding writes to lie within reach, too.
     reach = max(_LEAST_REACH, 1 << (int(group.base.max()) + width).bit_length())
@@ -130,19 +130,10 @@ class StaticPass:
         positions = np.repeat(group.base, group.sizes) + group.depths
         self.tokens.copy_(torch.from_numpy(np.pad(tokens, (0, more))))
         self.positions.copy_(torch.from_numpy(np.pad(positions, (0, more))))
-        self.group.load(_widened(group, self.bucket))
+        self.group.load(group.widened(self.bucket.width, self.bucket.reach))
 
 
 def _refill(index: WriteIndex, new: WriteIndex) -> None:
     index.rows.copy_(new.rows)
     if index.elements is not None and new.elements is not None:
         index.elements.copy_(new.elements)
-
-
-def _widened(group: RowGroup, bucket: Bucket) -> RowGroup:
-    """The group with the mask and the reach of its bucket."""
-    more = bucket.width - group.width
-    mask = np.pad(group.mask, ((0, 0), (0, more), (0, bucket.width - group.mask.shape[2])))
-    wide = replace(group, mask=mask, _biases={}, _places=None)
-    wide.reach = bucket.reach
-    return wide

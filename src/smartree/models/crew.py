@@ -183,10 +183,7 @@ class Mirror:
 
     def passing(self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], keep: NDArray[np.int64] | None) -> None:
         """Orders the pass that this process is about to run."""
-        bare = [  # without the tensors that a group keeps once it was used
-            RowGroup(one.slots, one.base, one.cached, one.sizes, one.depths, one.mask, one.column_depths)
-            for one in groups
-        ]
+        bare = [group.bare() for group in groups]
         self._crew.send(PassOrder(self._number, self._crew.dropped(), tuple(self._changes), bare, tokens, keep))
         self._changes.clear()
 

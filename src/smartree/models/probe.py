@@ -13,7 +13,7 @@ from smartree.models.attention import ATTENTION_NAME
 from smartree.models.load import LoadedModel
 from smartree.models.native.decoder import NativeDecoder
 from smartree.models.native.recognise import build_decoder
-from smartree.models.packed_pass import causal_group
+from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.runner import ModelRunner
 from smartree.models.surgery import prepack_linears
 
@@ -80,7 +80,7 @@ def _near_and_far(loaded: LoadedModel, tokens: NDArray[np.int64]) -> list[torch.
     """Logits at the first positions and at the last ones: some models do something else far out."""
     size = len(tokens)
     far = causal_group(0, 0, size)
-    far = replace(far, depths=far.depths + loaded.window - size, causal=False)
+    far = RowGroup(far.slots, far.base, far.cached, far.sizes, far.depths + loaded.window - size, far.mask)
     runner = ModelRunner(loaded, 1, size)
     return [_in_two_chunks(runner, tokens).float(), runner.forward([far], tokens).float()]
 

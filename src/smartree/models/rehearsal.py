@@ -19,8 +19,7 @@ def rehearsal(runner: ModelRunner, sizes: Sequence[int], context: int) -> Callab
 
 def level_group(sizes: Sequence[int], context: int) -> RowGroup:
     """Causal rows of requests with `sizes` rows each behind `context` cached ones."""
-    counts, width = np.array(sizes), max(sizes)
-    cached, inside = np.full(len(counts), context), np.arange(width) < counts[:, None]
-    mask = np.tril(np.ones((width, width), bool)) & inside[:, :, None] & inside[:, None, :]
+    counts = np.array(sizes)
+    cached = np.full(len(counts), context)
     depths = np.concatenate([np.arange(size) for size in sizes])
-    return RowGroup(list(range(len(counts))), cached, cached, counts, depths, mask)
+    return RowGroup(list(range(len(counts))), cached, cached, counts, depths, causal=True)

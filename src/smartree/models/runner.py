@@ -9,13 +9,14 @@ from itertools import groupby
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from smartree.models.cache import SlotCache
 from smartree.models.crew import Mirror, RowMove, SlotCopy
 from smartree.models.graphs import GraphedPasses
 from smartree.models.load import LoadedModel
 from smartree.models.native.decoder import NativeRunner
-from smartree.models.native.rows import NativeRows
+from smartree.models.native.groups import Gathered
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.taps import LayerTaps
@@ -44,6 +45,7 @@ class ModelRunner:
         self.seating = Seating(slots + 1)
         self.cache = SlotCache(loaded.cache_shape, slots + 1, rows, loaded.dtype, loaded.device)
         self._native = NativeRunner(loaded.native, self.cache) if loaded.native is not None else None
+        self._embed = loaded.model.get_input_embeddings()
         self.best: NDArray[np.int64] | None = None
         """[K] the first of the largest logits of each row of the last pass, where that comes with the pass."""
         graphed = cuda_graphs and loaded.device.type == "cuda" and loaded.crew is None
@@ -93,9 +95,12 @@ class ModelRunner:
         tokens: NDArray[np.int64],
         keep: NDArray[np.int64] | None,
     ) -> torch.Tensor:
-        embeddings = self.model.get_input_embeddings()(torch.from_numpy(tokens))
-        layers = self.taps.layers if self.taps else ()
-        output = native.run(NativeRows(groups), embeddings, keep, tapped=layers)
+        embed, layers = self._embed, self.taps.layers if self.taps else ()
+        if type(embed) is nn.Embedding:
+            inputs = Gathered(embed.weight, tokens)
+        else:  # some scale what they look up
+            inputs = Gathered(embed(torch.from_numpy(tokens)).contiguous())
+        output = native.run(groups, inputs, keep, tapped=layers)
         if self.taps:
             self.taps.take(output.tapped)
         assert output.logits is not None

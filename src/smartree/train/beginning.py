@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from smartree.drafters.eagle3.checkpoint import read_checkpoint
 from smartree.drafters.eagle3.head import Eagle3Head
 from smartree.drafters.eagle3.runner import input_rows, output_rows
 from smartree.drafters.eagle3.spec import Eagle3Spec
+from smartree.errors import InputError
 from smartree.models.load import LoadedModel
 from smartree.models.surgery import weight_of
 from smartree.models.taps import decoder_layers
@@ -112,6 +116,25 @@ def new_head(spec: Eagle3Spec, target: LoadedModel, seed: int, from_target: bool
         if from_target:
             _start_from_target(head, target)
     return head
+
+
+def known_head(folder: Path, target: LoadedModel, config: TrainConfig) -> tuple[Eagle3Head, torch.Tensor]:
+    """A head that was trained for this target already, in float32, and [draft vocabulary] ids of its tokens.
+
+    Raises:
+        InputError: the folder holds no such head.
+    """
+    checkpoint = read_checkpoint(folder)
+    wanted = replace(spec_for(target, config), draft_vocab_size=checkpoint.spec.draft_vocab_size)
+    if checkpoint.spec != wanted or checkpoint.token_ids is None:
+        raise InputError(
+            f"The head {folder} cannot be trained on: it has other sizes or layers than `smartree train` gives a head "
+            f"of {target.name!r}; leave --start out."
+        )
+    head = new_head(checkpoint.spec, target, config.seed)
+    weights = {name: tensor.float() for name, tensor in checkpoint.weights.items()}
+    head.load_state_dict(weights | {"lm_head.weight": head.lm_head.weight})
+    return head, checkpoint.token_ids
 
 
 def _start_from_target(head: Eagle3Head, target: LoadedModel) -> None:

@@ -18,7 +18,7 @@ from smartree.engine.llm import LLM
 from smartree.errors import InputError
 from smartree.policies.eagle2 import Eagle2Policy
 from smartree.sampling_params import SamplingParams
-from smartree.train.beginning import draft_tokens, new_head, spec_for, tapped_layers, teacher_of
+from smartree.train.beginning import draft_tokens, known_head, new_head, spec_for, tapped_layers, teacher_of
 from smartree.train.config import TrainConfig
 from smartree.train.corpus import Corpus, Text
 from smartree.train.features import FeatureStore, compute_features, feature_runner, features_of
@@ -61,6 +61,7 @@ def train_head(
     folders: Folders,
     cache_bytes: int,
     reporter: Reporter,
+    start: Path | None = None,
 ) -> dict[str, Any]:
     """Writes texts, trains a head on them and saves it; started again it goes on where it was.
 
@@ -72,6 +73,7 @@ def train_head(
         folders: where things go.
         cache_bytes: largest size of the cached hidden states; texts beyond it are computed anew in every epoch.
         reporter: hears the progress.
+        start: folder of a head of this target to go on from; None begins a new one.
 
     Returns:
         What is also written into the head's config.json: texts, tokens, evaluations, tau on held-out prompts.
@@ -91,9 +93,11 @@ def train_head(
     if missing:
         reporter.stage("Hidden states", len(missing))
         compute_features(llm.target, missing, store, cache_bytes, lambda done, total: reporter.step(done, total))
-    token_ids = draft_tokens(texts, llm.target, min(config.draft_vocab, llm.target.vocab_size))
-    spec = spec_for(llm.target, config)
-    head = new_head(spec, llm.target, config.seed)
+    if start is None:
+        token_ids = draft_tokens(texts, llm.target, min(config.draft_vocab, llm.target.vocab_size))
+        head = new_head(spec_for(llm.target, config), llm.target, config.seed)
+    else:
+        head, token_ids = known_head(start, llm.target, config)
     teacher = teacher_of(llm.target, token_ids)
     trainer = Trainer(config, head, teacher, texts, FeatureReader(llm, store, layers), folders.work)
     reporter.stage("Training", trainer.state.total)
@@ -101,6 +105,7 @@ def train_head(
     facts = {
         "target": llm.target.name,
         "target_digest": model_digest(llm.target),
+        "started_from": None if start is None else start.name,
         "texts": len(trainer.texts),
         "answer_tokens": sum(len(text.answer) for text in trainer.texts),
         "tokens_trained": trainer.state.tokens,
@@ -109,9 +114,9 @@ def train_head(
     }
     weights = {name: tensor.to(torch.float16) for name, tensor in head.state_dict().items()}
     window = max(len(text.tokens) for text in texts)
-    write_checkpoint(folders.head, spec, weights, token_ids, window, facts)
+    write_checkpoint(folders.head, head.spec, weights, token_ids, window, facts)
     facts["tau"] = held_out_tau(llm, folders.head, trainer.held_out, reporter)
-    write_checkpoint(folders.head, spec, weights, token_ids, window, facts)
+    write_checkpoint(folders.head, head.spec, weights, token_ids, window, facts)
     return facts
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smartree.tree.forest import Forest, Ints
 
@@ -33,28 +32,14 @@ class PackedTrees:
         """[B] rows of each request, root included."""
         return np.diff(self.starts)
 
-    def ancestor_mask(self) -> NDArray[np.bool_]:
-        """[B, n, n] with n the largest segment: entry (b, i, j) says that j is i or an ancestor of i.
-
-        Rows and columns past a request's own segment are False.
-        """
+    def above(self) -> Ints:
+        """[B, n] with n the largest segment: place of each row's parent within the segment, negative for none."""
         sizes = self.sizes
-        batch, width = len(sizes), int(sizes.max(initial=0))
-        mask = np.zeros((batch, width, width), bool)
-        request = np.repeat(np.arange(batch), sizes)
-        local = np.arange(len(self.nodes)) - self.starts[request]
-        mask[request, local, local] = True
-        above = np.where(self.parents >= 0, self.parents - self.starts[request], -1)
-        deepest = int(self.depths.max(initial=0))
-        if deepest == 0:
-            return mask
-        if np.array_equal(above, local - 1):  # chains: no need to go level by level
-            valid = np.arange(width) < sizes[:, None]
-            return np.tril(np.ones((width, width), bool)) & valid[:, :, None] & valid[:, None, :]
-        for depth in range(1, deepest + 1):
-            rows = np.flatnonzero(self.depths == depth)
-            mask[request[rows], local[rows]] |= mask[request[rows], above[rows]]
-        return mask
+        request = np.repeat(np.arange(len(sizes)), sizes)
+        found = np.full((len(sizes), int(sizes.max(initial=0))), -1)
+        # What has no parent has -1 less a start, which is as negative.
+        found[request, np.arange(len(self.nodes)) - self.starts[request]] = self.parents - self.starts[request]
+        return found
 
 
 def pack(forest: Forest, selected: Ints) -> PackedTrees:

@@ -174,4 +174,4 @@ def path_of(packed: PackedTrees, row: int) -> list[int]:
 def tree_group(slots: Sequence[int], cached: Sequence[int], packed: PackedTrees) -> RowGroup:
     """Whole trees, each behind the `cached` rows of its slot."""
     base = np.array(cached)
-    return RowGroup(slots, base, base, packed.sizes, packed.depths, packed.ancestor_mask())
+    return RowGroup(slots, base, base, packed.sizes, packed.depths, above=packed.above())

@@ -122,12 +122,12 @@ class Eagle3Drafter(BaseDrafter):
         """Feeds one level of nodes behind the tree rows already cached; in the order of `nodes`."""
         cached = self.runner.seating.cached
         base = np.array([cached.get(request.id, 0) for request in self._requests])
-        order = np.argsort(forest.request[nodes], kind="stable")
-        ordered = nodes[order]
+        order = None if len(self._requests) == 1 else np.argsort(forest.request[nodes], kind="stable")
+        ordered = nodes if order is None else nodes[order]
         group = self._tree_rows.group(forest, ordered, base)
-        parents = torch.tensor([self._state_of[parent] for parent in forest.parent[ordered].tolist()])
-        above = self._states[parents.to(self._states.device)]
-        states, logits = self.runner.level([group], forest.token[ordered], above, np.argsort(order))
+        parents = np.array([self._state_of[parent] for parent in forest.parent[ordered].tolist()])
+        back = np.arange(len(nodes)) if order is None else np.argsort(order)
+        states, logits = self.runner.level([group], forest.token[ordered], self._states, back, parents)
         self._remember(nodes, states)
         return logits
 

@@ -19,7 +19,7 @@ from smartree.models.attention import packed_attention
 from smartree.models.cache import CacheShape, SlotCache
 from smartree.models.load import LoadedModel
 from smartree.models.native.decoder import NativeRunner
-from smartree.models.native.rows import NativeRows
+from smartree.models.native.groups import Gathered
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.surgery import merge_linears, prepack_linears, weight_of
@@ -74,6 +74,10 @@ class LoadedHead:
         if target.device.type == "cpu":
             prepack_linears(head)
         return head
+
+    def embeddings_of(self, tokens: NDArray[np.int64]) -> Gathered:
+        """`embed` for the kernels, which look the rows up themselves."""
+        return Gathered(self._embeddings, np.ascontiguousarray(tokens))
 
     def embed(self, tokens: NDArray[np.int64]) -> torch.Tensor:
         """[N] token ids -> [N, H]; padding of the target's vocabulary that the head does not know becomes token 0."""
@@ -152,10 +156,8 @@ class HeadRunner:
         """
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         if self._native is not None:
-            embeddings = self.loaded.embed(tokens)
-            output = self._native.run(
-                NativeRows(groups), features, None, embeddings=embeddings, states=True, logits=False
-            )
+            inputs, looked_up = Gathered(features.contiguous()), self.loaded.embeddings_of(tokens)
+            output = self._native.run(groups, inputs, None, embeddings=looked_up, states=True, logits=False)
             assert output.states is not None
             return output.normed if self.loaded.spec.norm_output else output.states, output.normed
         packed = PackedPass(groups, self.cache)
@@ -174,28 +176,41 @@ class HeadRunner:
 
     @torch.inference_mode()
     def level(
-        self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], features: torch.Tensor, keep: NDArray[np.int64]
+        self,
+        groups: Sequence[RowGroup],
+        tokens: NDArray[np.int64],
+        features: torch.Tensor,
+        keep: NDArray[np.int64],
+        rows: NDArray[np.int64] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`forward`, then `logits` of some of its rows, in one call where the kernels run.
 
         Args:
             groups: who the rows belong to.
             tokens: [N] token ids.
-            features: [N, H] of the tokens before them, or the states of their parents.
+            features: [N, H] of the tokens before them, or the states of their parents; [M, H] if `rows` picks some.
             keep: [K] the rows that are wanted.
+            rows: [N] rows of `features`; None for all, in order.
 
         Returns:
             [K, H] states for the next level, [K, draft vocabulary] logits.
         """
-        index = torch.from_numpy(keep).to(features.device)
         if self._native is None:
-            states, normed = self.forward(groups, tokens, features)
+            chosen = features if rows is None else features[torch.from_numpy(rows).to(features.device)]
+            states, normed = self.forward(groups, tokens, chosen)
+            index = torch.from_numpy(keep).to(features.device)
             return states[index], self.logits(normed[index])
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
-        embeddings, wants_states = self.loaded.embed(tokens), not self.loaded.spec.norm_output
-        output = self._native.run(NativeRows(groups), features, keep, embeddings=embeddings, states=wants_states)
+        wants_states = not self.loaded.spec.norm_output
+        output = self._native.run(
+            groups,
+            Gathered(features, rows),
+            keep,
+            embeddings=self.loaded.embeddings_of(tokens),
+            states=wants_states,
+        )
         assert output.logits is not None
-        states = output.normed if output.states is None else output.states.index_select(0, index)
+        states = output.normed if output.states is None else output.states[torch.from_numpy(keep)]
         return states, output.logits
 
     @torch.inference_mode()

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from smartree.models.cache import CacheShape, SlotCache
+from smartree.models.native import structs
+from smartree.models.native.groups import Gathered, NativeGroups, address
 from smartree.models.native.library import Session, library
 from smartree.models.native.matrix import NativeLinear
-from smartree.models.native.rows import NativeRows
 from smartree.models.native.structs import Cache, Layer, Matrix, Model
+from smartree.models.packed_pass import RowGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class NativeDecoder:
             norm_out.data_ptr(),
             first.eps,
             Matrix.from_buffer_copy(head.matrix),
+            *(cosines.ctypes.data, sines.ctypes.data, len(cosines)),
         )
 
 
@@ -124,11 +127,11 @@ class NativeRunner:
 
     def run(
         self,
-        rows: NativeRows,
-        inputs: torch.Tensor,
+        groups: Sequence[RowGroup],
+        inputs: Gathered,
         keep: NDArray[np.int64] | None,
         *,
-        embeddings: torch.Tensor | None = None,
+        embeddings: Gathered | None = None,
         tapped: Sequence[int] = (),
         states: bool = False,
         logits: bool = True,
@@ -136,37 +139,37 @@ class NativeRunner:
         """One pass; it stores its rows in the cache.
 
         Args:
-            rows: who the rows belong to.
-            inputs: [N, hidden] bfloat16, what enters the first layer.
+            groups: who the rows belong to.
+            inputs: [N, hidden] what enters the first layer.
             keep: [K] rows whose logits are wanted; None wants all.
             embeddings: [N, hidden] of the tokens, for an EAGLE head.
             tapped: layers whose entering states are wanted.
             states: whether what leaves the last layer is wanted.
             logits: whether logits are wanted, not just what they are made of.
+
+        Raises:
+            IndexError: a row's position lies beyond the last one that was asked for when the decoder was built.
         """
-        decoder, count = self._decoder, len(rows)
-        kept = np.arange(count, dtype=np.int32) if keep is None else np.ascontiguousarray(keep, dtype=np.int32)
+        decoder, native = self._decoder, NativeGroups(groups)
+        count, kept = native.rows, native.rows if keep is None else len(keep)
+        keep = None if keep is None else np.ascontiguousarray(keep)
         taps = np.array(tapped, np.int32)
         output = NativeOutput(
             _empty(count, decoder.hidden) if states else None,
-            _empty(len(kept), decoder.hidden),
-            _empty(len(kept), decoder.outputs) if logits else None,
+            _empty(kept, decoder.hidden),
+            _empty(kept, decoder.outputs) if logits else None,
             _empty(count, len(taps) * decoder.hidden) if len(taps) else None,
-            np.empty(len(kept), np.int64),
+            np.empty(kept, np.int64),
         )
-        inputs = inputs.contiguous()
-        cosines, sines = decoder.cosines[rows.positions], decoder.sines[rows.positions]
-        struct = rows.struct(cosines, sines)
-        library().run_pass(
-            self._session.handle,
-            ctypes.byref(decoder.struct),
-            ctypes.byref(self._addresses_now()),
-            ctypes.byref(struct),
-            *(_address(tensor) for tensor in (inputs, embeddings)),
+        beyond = library().run_pass(
+            *(self._session.handle, decoder.struct, self._addresses_now(), native.structs, native.count),
+            *(inputs.struct(), _NOTHING if embeddings is None else embeddings.struct()),
             *(taps.ctypes.data, len(taps), _address(output.tapped), _address(output.states)),
-            *(kept.ctypes.data, len(kept), _address(output.normed), _address(output.logits), output.best.ctypes.data),
+            *(address(keep), kept, _address(output.normed), _address(output.logits), output.best.ctypes.data),
             torch.get_num_threads(),
         )
+        if beyond:
+            raise IndexError(f"a row's position is beyond the {len(decoder.cosines)} that the decoder was built for")
         return output
 
     def move(self, moves: Sequence[tuple[int, int, int]]) -> None:
@@ -196,6 +199,9 @@ class NativeRunner:
                 self._cache.rows,
             )
         return self._addresses
+
+
+_NOTHING = structs.Gathered()  # read only
 
 
 def _empty(*size: int) -> torch.Tensor:

@@ -43,6 +43,8 @@ struct Model {
   const float* norm_out;
   float eps;
   Matrix head;
+  const float *cosines, *sines;  // [positions][head_dim] of the rotations
+  int64_t positions;
 };
 
 // Keys [slots][kv_heads][head_dim][rows], values [slots][kv_heads][rows][head_dim], one pair of arrays a layer.
@@ -52,13 +54,23 @@ struct Cache {
   int64_t rows;
 };
 
-// The rows of a pass, request by request. Row i is written to `place[i]` of `slot[i]`; it sees the rows 0 ..
-// contiguous[i] - 1 of that slot, then list[list_start[i] .. list_start[i + 1] - 1] in rising order, its own last.
-struct Rows {
-  int32_t count, requests;
-  const int32_t *first;  // [requests + 1]
-  const int32_t *slot, *place, *contiguous, *list_start, *list;
-  const float *cosines, *sines;  // [count][head_dim]
+// Requests and the rows that each of them feeds. Row j of a request with `cached` rows is written to place cached + j of
+// its slot. It sees the first `base` rows of the slot and, of those behind, all up to itself (`causal`), or itself, its
+// parent, that one's parent and so on (`above`), or what a mask says.
+struct Group {
+  int32_t requests, causal;
+  int32_t width, columns;     // most rows of a request; most places behind `base`
+  const int64_t *slot, *base, *cached, *size;  // [requests]
+  const int64_t* depth;       // [rows] position relative to `base`
+  const int64_t* above;       // [requests][columns] a place's parent, both relative to `base`; negative for none; or null
+  const uint8_t* mask;        // [requests][width][columns] or null
+};
+
+// Rows of a table: row i of what is meant is rows[i] of the table, or i if `rows` is null.
+struct Gathered {
+  const bf16* table;
+  const int64_t* rows;
+  int64_t size;  // rows of the table; what lies beyond is row 0
 };
 
 }  // extern "C"
@@ -290,6 +302,58 @@ inline __m512 rough_noise(uint64_t key, int entry) {
   return _mm512_sub_ps(_mm512_setzero_ps(), rough_log(_mm512_mask_mul_ps(whole, small, series, v)));
 }
 
+// ---- who sees what --------------------------------------------------------------------------------------------------
+
+// The rows of a pass, request by request. Row i is written to `place[i]` of `slot[i]`; it sees the rows 0 ..
+// contiguous[i] - 1 of that slot, then list[list_start[i] .. list_start[i + 1] - 1] in rising order, its own last.
+//
+// The order in which a row sees things is that of positions. So it does not matter where in the cache its ancestors lie,
+// and the sums of attention are the same in a tree as in plain decoding.
+struct Rows {
+  int count = 0, requests = 0;
+  std::vector<int32_t> first{0}, slot, place, contiguous, list_start{0}, list, position;
+  std::vector<int32_t> path;
+
+  void add(const Group& group) {
+    const int64_t* depth = group.depth;
+    for (int request = 0; request < group.requests; request++) {
+      const int64_t base = group.base[request], behind = group.cached[request] - base;
+      for (int64_t row = 0; row < group.size[request]; row++, count++) {
+        slot.push_back(int32_t(group.slot[request]));
+        place.push_back(int32_t(base + behind + row));
+        position.push_back(int32_t(base + *depth++));
+        int32_t reach = int32_t(base);
+        if (group.causal) {
+          reach += int32_t(behind + row + 1);
+        } else {
+          find_path(group, request, int(row), int(behind + row));
+          size_t start = 0;  // a list costs more than contiguous rows: what follows them without a gap belongs to them
+          while (start < path.size() && base + path[start] == reach) reach++, start++;
+          for (; start < path.size(); start++) list.push_back(int32_t(base + path[start]));
+        }
+        contiguous.push_back(reach);
+        list_start.push_back(int32_t(list.size()));
+      }
+      first.push_back(count);
+      requests++;
+    }
+  }
+
+  // Places behind `base` that a row sees, rising: parents lie before their children.
+  void find_path(const Group& group, int request, int row, int own) {
+    path.clear();
+    if (group.above != nullptr) {
+      const int64_t* above = group.above + int64_t(request) * group.columns;
+      for (int64_t at = own; at >= 0; at = above[at]) path.push_back(int32_t(at));
+      std::reverse(path.begin(), path.end());
+    } else {
+      const uint8_t* mask = group.mask + (int64_t(request) * group.width + row) * group.columns;
+      for (int column = 0; column < group.columns; column++)
+        if (mask[column]) path.push_back(column);
+    }
+  }
+};
+
 // ---- attention -----------------------------------------------------------------------------------------------------
 
 // What unpacking two vectors of 32 halves leaves in two vectors of 16 floats, back in order.
@@ -452,7 +516,7 @@ struct Attention {
   // The value rows that one row does not share with the others: the end of its contiguous ones, then its list.
   void mix_rest(int row, const bf16* weight, const bf16* values, int from, float* sum) const {
     const int dim = model.head_dim, start = start_of(row), contiguous = rows.contiguous[row];
-    const int32_t* list = rows.list + rows.list_start[row];
+    const int32_t* list = rows.list.data() + rows.list_start[row];
     const int total = contiguous + rows.list_start[row + 1] - rows.list_start[row];
     auto at = [&](int j) { return values + int64_t(j < contiguous ? j : list[j - contiguous]) * dim; };
     for (int j = std::max(from, start); j < total; j += 2) {
@@ -512,11 +576,16 @@ struct Best {
   }
 };
 
+inline const bf16* row_of(const Gathered& from, int64_t row, int64_t width) {
+  if (from.rows == nullptr) return from.table + row * width;
+  return from.table + (from.rows[row] < from.size ? from.rows[row] : 0) * width;
+}
+
 struct Pass {
   const Model& model;
   const Cache& cache;
   const Rows& rows;
-  const bf16* embeddings;  // EAGLE: [count][hidden] of the tokens; else null
+  const Gathered& embeddings;  // EAGLE: [count][hidden] of the tokens
   int threads;
   const std::vector<Item>& items;
   float *stream, *q, *k, *v;    // residual [count][hidden]; projections
@@ -538,7 +607,7 @@ struct Pass {
       if (layer.norm_hidden != nullptr && weight == layer.norm_in) {
         bf16* to = normed + int64_t(row) * 2 * hidden;
         float* wide = tiles + thread * tile_size;
-        widen_row(embeddings + int64_t(row) * hidden, hidden, wide);
+        widen_row(row_of(embeddings, row, hidden), hidden, wide);
         normalise(wide, weight, layer.eps, hidden, to);
         normalise(x, layer.norm_hidden, layer.eps, hidden, to + hidden);
         if (layer.normed_residual) widen_row(to + hidden, hidden, x);
@@ -569,7 +638,8 @@ struct Pass {
     const int dim = model.head_dim, units = model.heads + 2 * model.kv_heads;
     for (int64_t unit = thread; unit < int64_t(rows.count) * units; unit += threads) {
       const int row = int(unit / units), head = int(unit % units);
-      const float *cosines = rows.cosines + int64_t(row) * dim, *sines = rows.sines + int64_t(row) * dim;
+      const int64_t turn = int64_t(rows.position[row]) * dim;
+      const float *cosines = model.cosines + turn, *sines = model.sines + turn;
       if (head < model.heads) {
         float* query = q + (int64_t(row) * model.heads + head) * dim;
         rotate(query, layer.norm_q, layer.eps, cosines, sines, dim);
@@ -677,22 +747,30 @@ void* smartree_new_session() { return new Arena; }
 void smartree_free_session(void* session) { delete static_cast<Arena*>(session); }
 
 // Runs all layers.
-//   input: [count][hidden] what enters the first layer; embeddings: for EAGLE heads, else null
+//   input: [rows][hidden] what enters the first layer; embeddings: for EAGLE heads
 //   taps, tapped: layers whose entering state is wanted (the number of layers: what leaves the last one); tapped is
-//     [count][taps * hidden], or null
-//   states: [count][hidden] what leaves the last layer, or null
-//   keep: [kept] rows of which `normed_out` [kept][hidden] and `logits` [kept][outputs] are wanted; both may be null
+//     [rows][taps * hidden], or null
+//   states: [rows][hidden] what leaves the last layer, or null
+//   keep: [kept] rows of which `normed_out` [kept][hidden] and `logits` [kept][outputs] are wanted; both may be null, and
+//     a null `keep` stands for all rows
 //   best: [kept] the first of each row's largest logits, if there are logits
-void smartree_pass(void* session, const Model* model, const Cache* cache, const Rows* rows, const bf16* input,
-                   const bf16* embeddings, const int32_t* taps, int32_t tap_count, bf16* tapped, bf16* states,
-                   const int32_t* keep, int32_t kept, bf16* normed_out, bf16* logits, int64_t* best, int32_t threads) {
+// Returns 0, or 1 if a position lies beyond the tables of rotations.
+int32_t smartree_pass(void* session, const Model* model, const Cache* cache, const Group* groups, int32_t group_count,
+                      const Gathered* input, const Gathered* embeddings, const int32_t* taps, int32_t tap_count,
+                      bf16* tapped, bf16* states, const int64_t* keep, int32_t kept, bf16* normed_out, bf16* logits,
+                      int64_t* best, int32_t threads) {
+  Rows packed;
+  for (int32_t group = 0; group < group_count; group++) packed.add(groups[group]);
+  const Rows* rows = &packed;
+  for (int32_t position : packed.position)
+    if (position < 0 || position >= model->positions) return 1;
   Arena& arena = *static_cast<Arena*>(session);
   const Layer& one = model->layer[0];
   const int64_t count = rows->count, hidden = model->hidden, dim = model->head_dim;
   const int64_t most = std::max<int64_t>(count, kept);
   const std::vector<Item> items = items_of(*model, *rows);
   const int64_t tile_size = 2 * std::max<int64_t>(most * kColumns, hidden), score_size = kQueries * (cache->rows + 2 * kColumns);
-  Pass all{*model, *cache, *rows, embeddings, threads, items};
+  Pass all{*model, *cache, *rows, *embeddings, threads, items};
   all.tile_size = tile_size, all.score_size = score_size;
   all.stream = arena.get<float>(0, count * hidden);
   all.q = arena.get<float>(1, count * model->heads * dim);
@@ -712,7 +790,8 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
     // The team may be smaller than asked for (OMP_THREAD_LIMIT, OMP_DYNAMIC): work is shared among those who came.
     const int thread = omp_get_thread_num(), team = omp_get_num_threads();
     const Pass pass = all.of(team);
-    for (int64_t row = thread; row < count; row += team) widen_row(input + row * hidden, int(hidden), pass.stream + row * hidden);
+    for (int64_t row = thread; row < count; row += team)
+      widen_row(row_of(*input, row, hidden), int(hidden), pass.stream + row * hidden);
 #pragma omp barrier
     for (int index = 0; index <= model->layers; index++) {
       for (int tap = 0; tap < tap_count; tap++)
@@ -731,7 +810,8 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
         narrow_row(pass.stream + row * hidden, int(hidden), states + row * hidden);
     bf16* normed = normed_out != nullptr ? normed_out : pass.normed;
     for (int64_t row = thread; row < kept; row += team)
-      normalise(pass.stream + keep[row] * hidden, model->norm_out, model->eps, int(hidden), normed + row * hidden);
+      normalise(pass.stream + (keep != nullptr ? keep[row] : row) * hidden, model->norm_out, model->eps, int(hidden),
+                normed + row * hidden);
 #pragma omp barrier
     if (logits != nullptr) {
       Best* mine = bests + int64_t(thread) * kept;
@@ -745,6 +825,7 @@ void smartree_pass(void* session, const Model* model, const Cache* cache, const 
       }
     }
   }
+  return 0;
 }
 
 // y [rows][outputs] = x [rows][inputs] times the matrix, bias included, all in bfloat16.

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from smartree.models.folders import cache_folder
-from smartree.models.native.structs import Cache, Matrix, Model, Rows
+from smartree.models.native.structs import Cache, Gathered, Group, Matrix, Model
 
 SWITCH = "SMARTREE_NATIVE"
 _SOURCE = Path(__file__).with_name("kernels.cpp")
@@ -42,10 +42,10 @@ class Library:
         self.free_session.argtypes, self.free_session.restype = [c_void_p], None
         self.run_pass = loaded.smartree_pass
         self.run_pass.argtypes = [
-            *(c_void_p, POINTER(Model), POINTER(Cache), POINTER(Rows), c_void_p, c_void_p),
+            *(c_void_p, POINTER(Model), POINTER(Cache), POINTER(Group), c_int32, POINTER(Gathered), POINTER(Gathered)),
             *(c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int32),
         ]
-        self.run_pass.restype = None
+        self.run_pass.restype = c_int32
         self.linear = loaded.smartree_linear
         self.linear.argtypes = [c_void_p, POINTER(Matrix), c_void_p, c_int32, c_void_p, c_int32]
         self.linear.restype = None

@@ -40,6 +40,9 @@ class Model(ctypes.Structure):
         ("norm_out", c_void_p),
         ("eps", c_float),
         ("head", Matrix),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("positions", c_int64),
     )
 
 
@@ -49,13 +52,16 @@ class Cache(ctypes.Structure):
     _fields_ = (("keys", POINTER(c_void_p)), ("values", POINTER(c_void_p)), ("rows", c_int64))
 
 
-class Rows(ctypes.Structure):
-    """The rows of a pass."""
+class Group(ctypes.Structure):
+    """Requests and the rows that each of them feeds (`RowGroup`)."""
 
     _fields_ = (
-        ("count", c_int32),
-        ("requests", c_int32),
-        *((name, c_void_p) for name in ("first", "slot", "place", "contiguous", "list_start", "list")),
-        ("cosines", c_void_p),
-        ("sines", c_void_p),
+        *((name, c_int32) for name in ("requests", "causal", "width", "columns")),
+        *((name, c_void_p) for name in ("slot", "base", "cached", "size", "depth", "above", "mask")),
     )
+
+
+class Gathered(ctypes.Structure):
+    """Chosen rows of a table."""
+
+    _fields_ = (("table", c_void_p), ("rows", c_void_p), ("size", c_int64))
