@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from smartree.engine.learning import observed_nodes, telling_nodes
+from smartree.drafters.base import BaseDrafter
+from smartree.engine.drafting import Draft
+from smartree.engine.learning import Lessons, observed_nodes, telling_nodes
 from smartree.engine.request import Request
+from smartree.policies.calibration import Calibration
 from smartree.sampling_params import SamplingParams
 from smartree.tree import DraftTree, Forest, forest_of, pack
 from smartree.verify.shaper import Shaper
@@ -71,3 +75,57 @@ def test_requests_whose_logits_are_changed_are_left_out() -> None:
     assert left.tolist() == [node for node in nodes.tolist() if forest.request[node] != 1]
     assert fates.tolist() == [node % 2 == 0 for node in left.tolist()]
     assert telling_nodes(requests[:1] * 3, forest, nodes, accepted)[0] is nodes
+
+
+class Listening(BaseDrafter):
+    """Counts what it hears."""
+
+    def __init__(self, calibrated: bool) -> None:
+        self.calibrated = calibrated
+        self.lessons = self.commits = 0
+
+    def learn(self, forest: Forest, nodes: NDArray[np.int64], accepted: NDArray[np.bool_]) -> None:
+        self.lessons += 1
+
+    def commit(self, forest: Forest, accepted: NDArray[np.int64]) -> None:
+        self.commits += 1
+
+
+class Counting(Calibration):
+    """Counts its lessons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lessons = 0
+
+    def learn(
+        self, forest: Forest, nodes: NDArray[np.int64], accepted: NDArray[np.bool_], sampled: NDArray[np.bool_]
+    ) -> None:
+        self.lessons += 1
+
+
+def counts(calibrated: bool, levels: int, steps: int) -> tuple[int, int, int]:
+    """Lessons of the drafter, of the calibration, and commits, of steps with a node each."""
+    drafter, calibration = Listening(calibrated), Counting()
+    lessons = Lessons(drafter, calibration)
+    forest = forest_of([DraftTree.of([-1], [0.5], [5])])
+    selected = np.array([1])
+    packed = pack(forest, selected)
+    walks = walk(packed, lambda _, rows: [5] * len(rows))
+    request = Request(0, [1], 1, SamplingParams(), 0, frozenset())
+    for _ in range(steps):
+        lessons.step([request], Draft(forest, selected, levels, 0.0), packed, walks)
+    return drafter.lessons, calibration.lessons, drafter.commits
+
+
+def test_every_step_teaches_at_first_and_a_quarter_later() -> None:
+    assert counts(calibrated=False, levels=1, steps=64) == (0, 64, 64)
+    assert counts(calibrated=False, levels=1, steps=164) == (0, 64 + 25, 164)
+
+
+def test_drafters_that_know_acceptance_rates_hear_of_every_step() -> None:
+    assert counts(calibrated=True, levels=1, steps=164) == (164, 0, 164)
+
+
+def test_a_step_without_drafts_teaches_nothing() -> None:
+    assert counts(calibrated=False, levels=0, steps=3) == (0, 0, 0)

@@ -192,7 +192,7 @@ def test_a_step_that_was_cut_short_is_done_again(policy: str, monkeypatch: pytes
 
     while engine.unfinished:
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "_learn", interrupt)
+            patch.setattr(engine._lessons, "step", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 engine.step()
         engine.step()

@@ -34,11 +34,13 @@ def top_children(
     top_k = min(top_k, logits.shape[-1])
     divisors = [max(temperature, _LEAST_TEMPERATURE) if temperature else 1.0 for temperature in temperatures]
     tokens, probabilities = _likeliest(logits, divisors, top_k)
+    each = np.arange(len(tokens))
+    parents = each // top_k
     return Candidates(
-        np.repeat(nodes, top_k),
+        nodes[parents],
         tokens if token_ids is None else token_ids[tokens],
-        np.clip(probabilities, _LEAST_PROBABILITY, 1.0),
-        np.tile(np.arange(top_k), len(nodes)),
+        np.minimum(np.maximum(probabilities, _LEAST_PROBABILITY), 1.0),
+        each - parents * top_k,
         np.full(len(tokens), -1),
         np.zeros(len(tokens)),
     )

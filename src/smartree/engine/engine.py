@@ -12,7 +12,7 @@ import torch
 from smartree.drafters.base import Drafter
 from smartree.engine.budget import BLOCK, RowBudget
 from smartree.engine.drafting import Draft, draft_trees, require_lossless
-from smartree.engine.learning import observed_nodes, telling_nodes
+from smartree.engine.learning import Lessons
 from smartree.engine.logprobs import note_logprobs
 from smartree.engine.prompt_share import PromptShare
 from smartree.engine.request import Request
@@ -78,6 +78,7 @@ class Engine:
         self.sampler = Sampler(target.vocab_size, target.device)
         self.shaper = Shaper(target.tokenizer, target.vocab_size, target.eos_ids, target.device)
         self.calibration = calibration or Calibration(lag=CALIBRATION_LAG)
+        self._lessons = Lessons(drafter, self.calibration)
         # Texts are rounded up to blocks: without a limit of its own the cache has room for full windows all the same.
         rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
         self.budget = RowBudget(rows)
@@ -170,7 +171,7 @@ class Engine:
         if self.traces is not None:
             self.traces.extend(trace_step(plan.decoding, draft, packed, walks, self.policy))
         self._hand_features_over(plan, packed, walks)
-        self._learn(plan, draft, packed, walks)
+        self._lessons.step(plan.decoding, draft, packed, walks)
         progressed = self._commit(plan, draft, packed, walks) + self._join(plan, first_tokens)
         note_logprobs(plan, packed, walks, first_tokens, logits)
         # What follows is part of a step, too; the last one's share stands for this one's.
@@ -280,36 +281,20 @@ class Engine:
         index = torch.from_numpy(np.array(accepted, np.int64)).to(self.target.device)
         self.drafter.absorb(ids, counts, self.runner.taps.rows(index))
 
-    def _learn(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:
-        """Teaches the calibration or the drafter, and tells the drafter which nodes stay."""
-        forest = draft.forest
-        if self.drafter is None or (draft.levels == 0 and not forest.planted):
-            return
-        nodes, accepted = telling_nodes(plan.decoding, forest, *observed_nodes(forest, packed, walks))
-        own = nodes < forest.batch + forest.planted
-        if self.drafter.calibrated or own.any():
-            mine = slice(None) if self.drafter.calibrated else own
-            self.drafter.learn(forest, nodes[mine], accepted[mine])
-        if not self.drafter.calibrated and not own.all():
-            sampled = np.array([request.temperature > 0 for request in plan.decoding])
-            self.calibration.learn(forest, nodes[~own], accepted[~own], sampled)
-        if draft.levels:
-            self.drafter.commit(forest, packed.nodes[[row for walked in walks for row in walked.rows]])
-
     def _commit(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> list[Request]:
         """Commits the accepted rows and appends the tokens."""
-        drafted = np.bincount(draft.forest.request, minlength=draft.forest.batch) - 1
-        starts, sizes = packed.starts.tolist(), packed.sizes.tolist()
-        has_child = np.zeros(len(packed.nodes), bool)
-        has_child[packed.parents[packed.parents >= 0]] = True
+        drafted = np.bincount(draft.forest.request, minlength=draft.forest.batch).tolist()
+        starts = packed.starts.tolist()
+        parents = set(packed.parents.tolist())
         self._commit_rows(plan, starts[:-1], walks)
         for index, (request, walked) in enumerate(zip(plan.decoding, walks, strict=True)):
             taken = request.accept(walked.tokens, self.window)
             self.stats.tokens += taken
             last = walked.rows[-1] if walked.rows else starts[index]  # its children were put to the test
-            verified_depth = min(len(walked.rows) + int(has_child[last]), taken)
+            verified_depth = min(len(walked.rows) + (last in parents), taken)
             accepted = min(len(walked.rows), taken)  # what lies beyond the end of a request does not count
-            request.stats.add_step(int(drafted[index]), verified_depth, sizes[index] - 1, accepted, taken)
+            verified = starts[index + 1] - starts[index] - 1
+            request.stats.add_step(drafted[index] - 1, verified_depth, verified, accepted, taken)
             self._leave_if_finished(request)
         return plan.decoding
 

@@ -7,10 +7,55 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.drafters.base import Drafter
+from smartree.engine.drafting import Draft
 from smartree.engine.request import Request
+from smartree.policies.calibration import Calibration
 from smartree.tree.forest import Forest, Ints
 from smartree.tree.packed import PackedTrees
 from smartree.verify.walk import Walk
+
+_AT_FIRST = 64  # steps, each of which teaches; later ones change what is known only slowly
+_LATER = 4  # one step in so many, whatever came of it: a fair sample
+
+
+class Lessons:
+    """Teaches the calibration or the drafter, and tells the drafter which nodes stay."""
+
+    def __init__(self, drafter: Drafter | None, calibration: Calibration) -> None:
+        """Args:
+        drafter: what drafts; None if nothing does.
+        calibration: of a drafter whose probabilities are no acceptance rates.
+        """
+        self._drafter, self._calibration = drafter, calibration
+        self._steps = 0
+
+    def step(self, requests: Sequence[Request], draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> None:
+        """Learns from a verified step, if its turn has come.
+
+        Drafters that know acceptance rates themselves, or plant nodes, follow a text step by step and hear of each.
+        """
+        drafter, forest = self._drafter, draft.forest
+        if drafter is None or (draft.levels == 0 and not forest.planted):
+            return
+        self._steps += 1
+        follows = drafter.calibrated or forest.planted > 0
+        if follows or self._steps <= _AT_FIRST or self._steps % _LATER == 0:
+            self._teach(drafter, requests, forest, *observed_nodes(forest, packed, walks))
+        if draft.levels:
+            drafter.commit(forest, packed.nodes[[row for walked in walks for row in walked.rows]])
+
+    def _teach(
+        self, drafter: Drafter, requests: Sequence[Request], forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]
+    ) -> None:
+        nodes, accepted = telling_nodes(requests, forest, nodes, accepted)
+        own = nodes < forest.batch + forest.planted
+        if drafter.calibrated or own.any():
+            mine = slice(None) if drafter.calibrated else own
+            drafter.learn(forest, nodes[mine], accepted[mine])
+        if not drafter.calibrated and not own.all():
+            sampled = np.array([request.temperature > 0 for request in requests])
+            self._calibration.learn(forest, nodes[~own], accepted[~own], sampled)
 
 
 def observed_nodes(forest: Forest, packed: PackedTrees, walks: Sequence[Walk]) -> tuple[Ints, NDArray[np.bool_]]:

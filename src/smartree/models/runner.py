@@ -52,7 +52,6 @@ class ModelRunner:
         self.graphs = GraphedPasses(loaded.model, self.cache, self.taps) if graphed else None
         self._mirror = Mirror(loaded.crew, loaded.number, slots, window) if loaded.crew is not None else None
 
-    @torch.inference_mode()
     def forward(
         self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], keep: NDArray[np.int64] | None = None
     ) -> torch.Tensor:
@@ -69,13 +68,19 @@ class ModelRunner:
         if self._mirror is not None:
             self._mirror.passing(groups, tokens, keep)
         if self.graphs is not None and keep is None:
-            with self.taps.listening() if self.taps else nullcontext():
+            with torch.inference_mode(), self.taps.listening() if self.taps else nullcontext():
                 graphed = self.graphs.run(groups, tokens, self.window)
             if graphed is not None:
                 return graphed
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         if self._native is not None:
             return self._run_natively(self._native, groups, tokens, keep)
+        return self._run_with_torch(groups, tokens, keep)
+
+    @torch.inference_mode()
+    def _run_with_torch(
+        self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], keep: NDArray[np.int64] | None
+    ) -> torch.Tensor:
         packed = PackedPass(groups, self.cache)
         with self.taps.listening() if self.taps else nullcontext():
             output = self.model(
@@ -99,7 +104,8 @@ class ModelRunner:
         if type(embed) is nn.Embedding:
             inputs = Gathered(embed.weight, tokens)
         else:  # some scale what they look up
-            inputs = Gathered(embed(torch.from_numpy(tokens)).contiguous())
+            with torch.inference_mode():
+                inputs = Gathered(embed(torch.from_numpy(tokens)).contiguous())
         output = native.run(groups, inputs, keep, tapped=layers)
         if self.taps:
             self.taps.take(output.tapped)

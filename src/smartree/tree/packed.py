@@ -49,6 +49,9 @@ def pack(forest: Forest, selected: Ints) -> PackedTrees:
     first, so that committing it moves few cache rows.
     """
     batch = forest.batch
+    if len(selected) == 0:  # most steps where speculation does not pay
+        roots = np.arange(batch + 1)
+        return PackedTrees(roots[:-1], roots, np.full(batch, -1), np.zeros(batch, np.int64), forest.token[:batch])
     nodes = np.concatenate([np.arange(batch), selected])
     request = forest.request[nodes]
     order = np.argsort(request, kind="stable")

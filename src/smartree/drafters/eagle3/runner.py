@@ -174,7 +174,6 @@ class HeadRunner:
         states, normed = self.loaded.head(embeddings[None], self._rounded(features)[None], rotation, attend)
         return states[0, :rows], normed[0, :rows]
 
-    @torch.inference_mode()
     def level(
         self,
         groups: Sequence[RowGroup],
