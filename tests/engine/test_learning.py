@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from smartree.drafters.base import BaseDrafter
+from smartree.drafters.base import BaseDrafter, DraftRequest
 from smartree.engine.drafting import Draft
 from smartree.engine.learning import Lessons, observed_nodes, telling_nodes
 from smartree.engine.request import Request
 from smartree.policies.calibration import Calibration
 from smartree.sampling_params import SamplingParams
 from smartree.tree import DraftTree, Forest, forest_of, pack
+from smartree.tree.forest import Candidates
 from smartree.verify.shaper import Shaper
 from smartree.verify.walk import Walk, walk
 
@@ -83,6 +86,15 @@ class Listening(BaseDrafter):
     def __init__(self, calibrated: bool) -> None:
         self.calibrated = calibrated
         self.lessons = self.commits = 0
+
+    def fresh(self) -> Listening:
+        return Listening(self.calibrated)
+
+    def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
+        raise AssertionError("nobody drafts here")
+
+    def expand(self, forest: Forest, frontier: NDArray[np.int64]) -> Candidates:
+        raise AssertionError("nobody drafts here")
 
     def learn(self, forest: Forest, nodes: NDArray[np.int64], accepted: NDArray[np.bool_]) -> None:
         self.lessons += 1
