@@ -1,7 +1,11 @@
-"""A head in the native kernels: near the torch path, bit-identical alone and in a batch, whatever its switches."""
+"""A head in the native kernels: near the torch path, bit-identical alone and in a batch, whatever its switches.
+
+In 8 bits where the processor multiplies them, and in bfloat16 as elsewhere.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -13,6 +17,10 @@ import torch
 from smartree.drafters.eagle3.native import native_fits
 from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
 from smartree.models.load import LoadedModel, prepare_model
+from smartree.models.native import int8
+from smartree.models.native.int8 import Int8Linear
+from smartree.models.native.library import library
+from smartree.models.native.matrix import NativeLinear
 from smartree.models.packed_pass import causal_group
 from smartree.tree.forest import Forest
 from tests.drafters.eagle3.heads import LLAMA3, listening_drafter, tiny_head, tiny_spec
@@ -22,6 +30,7 @@ from tests.models.native.small import (
     NATIVE_SIZES,
     native_model,
     native_target,
+    needs_int8,
     needs_kernels,
     random_tokens,
     random_trees,
@@ -70,6 +79,19 @@ def native(variant: str) -> LoadedHead:
     return head
 
 
+@cache
+def in_bfloat16(variant: str) -> LoadedHead:
+    """As where the processor multiplies no bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library(), "takes_int8", False)
+        head = tiny_head(target(), spec_of(variant))
+    assert head.native
+    return head
+
+
+HEADS = [pytest.param(native, id="own"), pytest.param(in_bfloat16, id="bfloat16")]
+
+
 def in_torch(variant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> LoadedHead:
     """The same weights, rounded to bfloat16 first, as torch runs them."""
     with monkeypatch.context() as patch:
@@ -101,7 +123,7 @@ def levels(head: LoadedHead) -> list[torch.Tensor]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_states_and_logits_are_as_near_to_float32_as_torchs_own(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = levels(in_torch(variant, torch.float32, monkeypatch))
-    mine, theirs = levels(native(variant)), levels(in_torch(variant, torch.bfloat16, monkeypatch))
+    mine, theirs = levels(in_bfloat16(variant)), levels(in_torch(variant, torch.bfloat16, monkeypatch))
     for one, other, wanted in zip(mine, theirs, exact, strict=True):
         assert one.shape == other.shape == wanted.shape
         assert one.dtype == torch.bfloat16
@@ -110,8 +132,35 @@ def test_states_and_logits_are_as_near_to_float32_as_torchs_own(variant: str, mo
         assert errors[0] < 0.05
 
 
+@needs_int8
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_int8_they_are_near_float32(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of rounded inputs with rounded weights is off by 1 % (`test_int8`); a tree's logits have a dozen behind
+    them, of which each adds to a residual stream or is normed, so a mean of less than 5 % of their deviation.
+    """
+    exact = levels(in_torch(variant, torch.float32, monkeypatch))
+    mine, others = levels(native(variant)), levels(in_bfloat16(variant))
+    assert torch.equal(mine[0], others[0])  # `fc` stays in bfloat16
+    for one, other, wanted in zip(mine[1:], others[1:], exact[1:], strict=True):
+        assert not torch.equal(one, other)
+        assert float((one.float() - wanted).abs().mean() / wanted.std()) < 0.05
+
+
+@needs_int8
+def test_layers_and_output_rows_are_stored_in_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = dict(native("everything").head.named_modules())
+    small = {name for name, module in modules.items() if isinstance(module, Int8Linear)}
+    assert {name for name, module in modules.items() if isinstance(module, NativeLinear)} - small == {"fc"}
+    assert len(small) == 2 * 7 + 1
+    monkeypatch.setattr(int8, "_MOST_INPUTS", HIDDEN)  # too few for the first layer, which reads twice as many
+    for head in (in_bfloat16("everything"), tiny_head(target(), spec_of("everything"))):
+        assert head.native
+        assert not any(isinstance(module, Int8Linear) for module in head.head.modules())
+
+
+@pytest.mark.parametrize("native", HEADS)
 @pytest.mark.parametrize("variant", ["plain", "everything"])
-def test_a_row_has_the_same_bits_alone_and_in_a_batch(variant: str) -> None:
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(variant: str, native: Callable[[str], LoadedHead]) -> None:
     draw = np.random.default_rng(6)
     sizes, lengths = [7, 0, 12], [19, 3, 40]
     packed = random_trees(draw, sizes)

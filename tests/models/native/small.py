@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from smartree.models.load import LoadedModel, prepare_model
-from smartree.models.native.library import _openmp, why_not
+from smartree.models.native.library import _openmp, library, why_not
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.runner import ModelRunner
 from smartree.tree import DraftTree, forest_of, pack
@@ -33,6 +33,9 @@ from smartree.tree.packed import PackedTrees
 from tests.tiny import VOCAB
 
 needs_kernels = pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+needs_int8 = pytest.mark.skipif(
+    why_not() is not None or not library().takes_int8, reason="no native kernels that multiply bytes"
+)
 
 HIDDEN, INTERMEDIATE, HEAD_DIM = 64, 96, 32
 SLIDING = 6  # positions a sliding layer looks back: fewer than prompts and deep trees have

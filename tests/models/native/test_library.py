@@ -106,6 +106,15 @@ def test_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.
     assert refusal().startswith("the kernels cannot be stored or loaded: ")
 
 
+def test_included_files_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = str(use_compiler(COMPILES.format(log=tmp_path / "log", compiled=""), tmp_path, monkeypatch))
+    before = module._digest(compiler)
+    changed = tmp_path / module._INCLUDED.name
+    changed.write_text(module._INCLUDED.read_text() + " ")
+    monkeypatch.setattr(module, "_INCLUDED", changed)
+    assert module._digest(compiler) != before
+
+
 @needs_kernels
 def test_what_was_compiled_is_reused(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And made anew for another compiler or other flags."""

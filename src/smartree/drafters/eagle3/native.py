@@ -11,9 +11,11 @@ from smartree.drafters.eagle3.head import Eagle3Head, Rotary
 from smartree.drafters.eagle3.spec import Eagle3Spec
 from smartree.models.cache import CacheShape
 from smartree.models.native.decoder import NativeDecoder, NativeLayer
-from smartree.models.native.library import why_not
+from smartree.models.native.int8 import Int8Linear, fits_int8
+from smartree.models.native.library import library, why_not
 from smartree.models.native.matrix import NativeLinear, fits
 from smartree.models.native.recognise import heads_fit, wide
+from smartree.models.pages import LargePages
 
 _WIDTH = 32  # sizes are multiples of it
 
@@ -28,6 +30,24 @@ def native_fits(spec: Eagle3Spec, head: Eagle3Head) -> bool:
         and all(fits(module) for module in head.modules() if isinstance(module, nn.Linear))
         and why_not() is None  # last: the kernels are compiled when they are first asked for
     )
+
+
+def store_in_int8(head: Eagle3Head) -> None:
+    """Stores what a level reads of a head that `native_fits` in 8 bits, where the processor multiplies them.
+
+    Guesses never change the output, and a level spends its time on reading weights. `fc` stays as it is: it is read
+    once a step only, and rounding the target's own states would change more guesses than all else together.
+    """
+    blocks = [
+        block for layer in head.layers for block in (layer.get_submodule("self_attn"), layer.get_submodule("mlp"))
+    ]
+    children = [(block, name, child) for block in blocks for name, child in block.named_children()]
+    children.append((head, "lm_head", head.lm_head))
+    linears = [(parent, name, child) for parent, name, child in children if isinstance(child, nn.Linear)]
+    if library().takes_int8 and all(fits_int8(linear) for _, _, linear in linears):
+        pages = LargePages()
+        for parent, name, linear in linears:
+            setattr(parent, name, Int8Linear(linear, pages))
 
 
 def native_head(head: Eagle3Head, rotary: Rotary) -> NativeDecoder:

@@ -12,7 +12,7 @@ from torch.nn.functional import embedding, pad
 
 from smartree.drafters.eagle3.checkpoint import Eagle3Checkpoint
 from smartree.drafters.eagle3.head import Eagle3Head, Rotary
-from smartree.drafters.eagle3.native import native_fits, native_head
+from smartree.drafters.eagle3.native import native_fits, native_head, store_in_int8
 from smartree.drafters.eagle3.spec import Eagle3Spec
 from smartree.errors import InputError
 from smartree.models.attention import packed_attention
@@ -69,7 +69,9 @@ class LoadedHead:
         head.load_state_dict(moved, assign=True)
         head.requires_grad_(False)
         self.native = native_fits(self.spec, head)
-        if not self.native:
+        if self.native:
+            store_in_int8(head)
+        else:
             merge_linears(head)
         if target.device.type == "cpu":
             prepack_linears(head)

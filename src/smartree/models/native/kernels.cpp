@@ -19,16 +19,19 @@ using bf16 = uint16_t;
 
 extern "C" {
 
-// A linear layer. `weight` is packed as [ceil(outputs / 32)][inputs / 2][32][2], zeros behind the last output.
+// A linear layer. `weight` is bfloat16 packed as [ceil(outputs / 32)][inputs / 2][32][2], zeros behind the last output, or
+// where there is a `scale` bytes packed as [ceil(outputs / 32)][inputs / 4][32][4]: see `kernels_int8.h`.
 struct Matrix {
-  const bf16* weight;
-  const float* bias;  // or null
+  const void* weight;
+  const float* bias;      // or null
+  const float* scale;     // [ceil(outputs / 32)][32] what one step of a byte is worth; null of bfloat16
+  const int32_t* offset;  // the same: -128 times the sum of an output's bytes, as codes of inputs begin at 128; or null
   int32_t inputs, outputs;
   int32_t streamed;  // of a model too large for the processor's caches: its weights should not push out what is in them
 };
 
 struct Layer {
-  Matrix q, k, v, o, gate, up, down;
+  Matrix q, k, v, o, gate, up, down;  // q, k and v all with bytes or none of them; gate and up too
   const float *norm_in, *norm_post;
   const float *norm_q, *norm_k;  // per head, or null
   const float* norm_hidden;      // EAGLE's first layer: of the features; null elsewhere
@@ -127,6 +130,8 @@ struct Arena {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
+#include "kernels_int8.h"
+
 template <int R, bool streamed>
 inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, float* out) {
   __m512 sum[R][2];
@@ -166,12 +171,14 @@ void block_tiles(const Matrix& matrix, const bf16* weight, const bf16* x, int ro
 }
 
 // out [rows][32] = x [rows][inputs] times one block of the matrix, bias included.
-void block_product(const Matrix& matrix, int block, const bf16* x, int rows, float* out) {
-  const bf16* weight = matrix.weight + int64_t(block) * kColumns * matrix.inputs;
-  if (matrix.streamed && rows <= kTileRows)  // more rows read a block again
-    block_tiles<true>(matrix, weight, x, rows, out);
+void block_product(const Matrix& matrix, int block, const Input& x, int rows, float* out) {
+  const bf16* weight = static_cast<const bf16*>(matrix.weight) + int64_t(block) * kColumns * matrix.inputs;
+  if (has_bytes(matrix))
+    byte_product(matrix, block, x, rows, out);
+  else if (matrix.streamed && rows <= kTileRows)  // more rows read a block again
+    block_tiles<true>(matrix, weight, x.values, rows, out);
   else
-    block_tiles<false>(matrix, weight, x, rows, out);
+    block_tiles<false>(matrix, weight, x.values, rows, out);
   if (matrix.bias != nullptr) {
     const int begin = block * kColumns, width = std::min(kColumns, matrix.outputs - begin);
     for (int row = 0; row < rows; row++)
@@ -559,6 +566,17 @@ std::vector<Item> items_of(const Model& model, const Rows& rows) {
   return items;
 }
 
+// True if any matrix has bytes.
+bool holds_bytes(const Model& model) {
+  bool found = has_bytes(model.head);
+  for (int i = 0; i < model.layers; i++) {
+    const Layer& layer = model.layer[i];
+    for (const Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      found = found || has_bytes(*matrix);
+  }
+  return found;
+}
+
 // ---- the pass ------------------------------------------------------------------------------------------------------
 
 // The largest logit so far, and the first entry that has it.
@@ -593,6 +611,7 @@ struct Pass {
   float *tiles, *scores, *sums;  // a part for each thread
   bf16* weights;
   int64_t tile_size, score_size;
+  Codes codes;  // of what enters a product next, if its matrix has bytes
 
   Pass of(int team) const {
     Pass pass = *this;
@@ -600,7 +619,8 @@ struct Pass {
     return pass;
   }
 
-  void norms(const Layer& layer, const float* weight, int thread) const {
+  // `matrix` is what reads the normed rows.
+  void norms(const Layer& layer, const float* weight, const Matrix& matrix, int thread) const {
     const int hidden = model.hidden;
     for (int row = thread; row < rows.count; row += threads) {
       float* x = stream + int64_t(row) * hidden;
@@ -615,6 +635,17 @@ struct Pass {
         normalise(x, weight, layer.eps, hidden, normed + int64_t(row) * hidden);
       }
     }
+    // A thread rounds the rows that it wrote.
+    if (has_bytes(matrix)) round_rows(normed, matrix.inputs, rows.count, codes, thread, threads);
+  }
+
+  // What enters the product with a matrix, once all threads have written it.
+  Input input_of(const Matrix& matrix, const bf16* x, int thread) const {
+    if (has_bytes(matrix)) {
+      round_rows(x, matrix.inputs, rows.count, codes, thread, threads);
+#pragma omp barrier
+    }
+    return codes.with(x, matrix.inputs);
   }
 
   void projections(const Layer& layer, int thread) const {
@@ -626,7 +657,7 @@ struct Pass {
       int which = 0;
       while (share.block >= blocks[which]) share.block -= blocks[which++];
       const Matrix& matrix = *matrices[which];
-      block_product(matrix, share.block, normed + int64_t(share.first) * matrix.inputs, share.rows, out);
+      block_product(matrix, share.block, codes.with(normed, matrix.inputs).from(share.first), share.rows, out);
       for (int row = 0; row < share.rows; row++)
         std::memcpy(outputs[which] + int64_t(share.first + row) * matrix.outputs + share.block * kColumns,
                     out + row * kColumns, sizeof(float) * kColumns);
@@ -674,8 +705,9 @@ struct Pass {
   // stream += x times the matrix
   void add_product(const Matrix& matrix, const bf16* x, int thread) const {
     float* out = tiles + thread * tile_size;
+    const Input input = input_of(matrix, x, thread);
     shares(blocks_of(matrix), rows.count, thread, threads, [&](Share share) {
-      block_product(matrix, share.block, x + int64_t(share.first) * matrix.inputs, share.rows, out);
+      block_product(matrix, share.block, input.from(share.first), share.rows, out);
       for (int row = 0; row < share.rows; row++) {
         float* to = stream + int64_t(share.first + row) * matrix.outputs + share.block * kColumns;
         for (int c = 0; c < kColumns; c += 16)
@@ -687,7 +719,7 @@ struct Pass {
   void gates(const Layer& layer, int thread) const {
     float *gate = tiles + thread * tile_size, *up = gate + int64_t(rows.count) * kColumns;
     shares(blocks_of(layer.gate), rows.count, thread, threads, [&](Share share) {
-      const bf16* x = normed + int64_t(share.first) * model.hidden;
+      const Input x = codes.with(normed, model.hidden).from(share.first);
       block_product(layer.gate, share.block, x, share.rows, gate);
       block_product(layer.up, share.block, x, share.rows, up);
       for (int row = 0; row < share.rows; row++) {
@@ -706,7 +738,7 @@ struct Pass {
     float* out = tiles + thread * tile_size;
     const int outputs = model.head.outputs;
     shares(blocks_of(model.head), kept, thread, threads, [&](Share share) {
-      block_product(model.head, share.block, rows_in + int64_t(share.first) * model.hidden, share.rows, out);
+      block_product(model.head, share.block, codes.with(rows_in, model.hidden).from(share.first), share.rows, out);
       const int begin = share.block * kColumns, width = std::min(kColumns, outputs - begin);
       for (int row = 0; row < share.rows; row++)
         for (int c = 0; c < width; c += 16) {
@@ -720,7 +752,7 @@ struct Pass {
 
   void layer(int index, int thread) const {
     const Layer& layer = model.layer[index];
-    norms(layer, layer.norm_in, thread);
+    norms(layer, layer.norm_in, layer.q, thread);
 #pragma omp barrier
     projections(layer, thread);
 #pragma omp barrier
@@ -729,7 +761,7 @@ struct Pass {
     attend(layer, index, thread);
     add_product(layer.o, mixed, thread);
 #pragma omp barrier
-    norms(layer, layer.norm_post, thread);
+    norms(layer, layer.norm_post, layer.gate, thread);
 #pragma omp barrier
     gates(layer, thread);
 #pragma omp barrier
@@ -745,6 +777,15 @@ extern "C" {
 void* smartree_new_session() { return new Arena; }
 
 void smartree_free_session(void* session) { delete static_cast<Arena*>(session); }
+
+// Whether matrices may have bytes.
+int32_t smartree_takes_int8() {
+#ifdef __AVX512VNNI__
+  return 1;
+#else
+  return 0;
+#endif
+}
 
 // Runs all layers.
 //   input: [rows][hidden] what enters the first layer; embeddings: for EAGLE heads
@@ -785,6 +826,10 @@ int32_t smartree_pass(void* session, const Model* model, const Cache* cache, con
   all.weights = arena.get<bf16>(10, threads * score_size);
   all.sums = arena.get<float>(11, threads * kQueries * dim);
   Best* bests = arena.get<Best>(12, int64_t(threads) * kept);
+  if (holds_bytes(*model)) {
+    const int64_t widest = std::max<int64_t>({2 * hidden, model->heads * dim, one.gate.outputs});
+    all.codes = {arena.get<uint8_t>(13, most * widest), arena.get<float>(14, most)};
+  }
 #pragma omp parallel num_threads(threads)
   {
     // The team may be smaller than asked for (OMP_THREAD_LIMIT, OMP_DYNAMIC): work is shared among those who came.
@@ -812,6 +857,7 @@ int32_t smartree_pass(void* session, const Model* model, const Cache* cache, con
     for (int64_t row = thread; row < kept; row += team)
       normalise(pass.stream + (keep != nullptr ? keep[row] : row) * hidden, model->norm_out, model->eps, int(hidden),
                 normed + row * hidden);
+    if (logits != nullptr && has_bytes(model->head)) round_rows(normed, hidden, kept, pass.codes, thread, team);
 #pragma omp barrier
     if (logits != nullptr) {
       Best* mine = bests + int64_t(thread) * kept;
@@ -833,12 +879,19 @@ void smartree_linear(void* session, const Matrix* matrix, const bf16* x, int32_t
   Arena& arena = *static_cast<Arena*>(session);
   const int64_t size = int64_t(rows) * kColumns;
   float* tiles = arena.get<float>(8, threads * size);
+  Codes codes{};
+  if (has_bytes(*matrix)) codes = {arena.get<uint8_t>(13, int64_t(rows) * matrix->inputs), arena.get<float>(14, rows)};
 #pragma omp parallel num_threads(threads)
   {
     const int thread = omp_get_thread_num();
     float* out = tiles + thread * size;
+    if (has_bytes(*matrix)) {
+      round_rows(x, matrix->inputs, rows, codes, thread, omp_get_num_threads());
+#pragma omp barrier
+    }
+    const Input input = codes.with(x, matrix->inputs);
     shares(blocks_of(*matrix), rows, thread, omp_get_num_threads(), [&](Share share) {
-      block_product(*matrix, share.block, x + int64_t(share.first) * matrix->inputs, share.rows, out);
+      block_product(*matrix, share.block, input.from(share.first), share.rows, out);
       const int begin = share.block * kColumns, width = std::min(kColumns, matrix->outputs - begin);
       for (int64_t row = 0; row < share.rows; row++)
         for (int c = 0; c < width; c += 16) {

@@ -22,6 +22,7 @@ from smartree.models.native.structs import Cache, Gathered, Group, Matrix, Model
 
 SWITCH = "SMARTREE_NATIVE"
 _SOURCE = Path(__file__).with_name("kernels.cpp")
+_INCLUDED = Path(__file__).with_name("kernels_int8.h")
 _NEEDED = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-w")
 _COMPILERS = ("g++", "c++", "clang++")
@@ -32,7 +33,11 @@ class NativeUnavailableError(Exception):
 
 
 class Library:
-    """The kernels, with the types of their arguments."""
+    """The kernels, with the types of their arguments.
+
+    Attributes:
+        takes_int8: whether the processor multiplies bytes, so that a linear layer may be an `Int8Linear`.
+    """
 
     def __init__(self, path: Path) -> None:
         loaded = ctypes.CDLL(str(path))
@@ -40,6 +45,7 @@ class Library:
         self.new_session.argtypes, self.new_session.restype = [], c_void_p
         self.free_session = loaded.smartree_free_session
         self.free_session.argtypes, self.free_session.restype = [c_void_p], None
+        self.takes_int8 = bool(loaded.smartree_takes_int8())
         self.run_pass = loaded.smartree_pass
         self.run_pass.argtypes = [
             *(c_void_p, POINTER(Model), POINTER(Cache), POINTER(Group), c_int32, POINTER(Gathered), POINTER(Gathered)),
@@ -134,7 +140,7 @@ def _digest(compiler: str) -> str:
     """A name that changes with the source, the compiler, the processor and torch, whose OpenMP the kernels share."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     flags = " ".join(sorted(_processor_flags()))
-    parts = [_SOURCE.read_text(), version, flags, " ".join(_FLAGS), str(torch.__version__)]
+    parts = [_SOURCE.read_text(), _INCLUDED.read_text(), version, flags, " ".join(_FLAGS), str(torch.__version__)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -40,17 +40,20 @@ class NativeLinear(nn.Module):
         """
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.packed = pack(linear.weight.detach(), pages)
+        self.packed = self._pack(linear.weight.detach(), pages)
         self.bias = linear.bias
         self._wide_bias = None if linear.bias is None else linear.bias.detach().float()
         self.matrix = Matrix(
             self.packed.data_ptr(),
             None if self._wide_bias is None else self._wide_bias.data_ptr(),
-            self.in_features,
-            self.out_features,
+            inputs=self.in_features,
+            outputs=self.out_features,
             streamed=False,
         )
         self._session = Session(library())
+
+    def _pack(self, weight: torch.Tensor, pages: LargePages) -> torch.Tensor:
+        return pack(weight, pages)
 
     def dense(self) -> torch.Tensor:
         """[out, in] the weight in the usual layout, a copy."""

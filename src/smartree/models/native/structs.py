@@ -12,6 +12,8 @@ class Matrix(ctypes.Structure):
     _fields_ = (
         ("weight", c_void_p),
         ("bias", c_void_p),
+        ("scale", c_void_p),
+        ("offset", c_void_p),
         ("inputs", c_int32),
         ("outputs", c_int32),
         ("streamed", c_int32),
