@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class Refinement:
     @property
     def scale(self) -> float:
         """Measured over predicted seconds, all sizes together."""
-        return float(np.exp(self._log_scale))
+        return exp(self._log_scale)
 
     def observe(self, batch: int, rows: int, predicted: float, seconds: float, uneven: bool = False) -> None:
         """Learns from one pass.
@@ -92,17 +92,27 @@ class Refinement:
         self._recent.append(_Pass((batch, uneven), bisect_left(_BORDERS, rows), log(seconds / predicted)))
         if len(self._recent) < self._window:
             return
-        surprises = sorted(self._surprise(seen) for seen in self._recent)
-        quarter = self._window // 4
-        if surprises[quarter] > self._jump or surprises[-1 - quarter] < -self._jump:
+        if self._has_jumped():
+            surprises = sorted(self._surprise(seen) for seen in self._recent)
             self.jumps += 1
             self._log_scale += surprises[self._window // 2]
-            self._scale_count = float(quarter)  # known from a few passes: let the next ones settle it
+            self._scale_count = float(self._window // 4)  # known from a few passes: let the next ones settle it
             for _ in range(self._window // 2):  # of the clock that was
                 self._recent.popleft()
         else:
             self._learn(self._recent.popleft())
         self.version += 1
+
+    def _has_jumped(self) -> bool:
+        """True if all but a quarter of the recent passes are off to the same side."""
+        slower = faster = self._window // 4
+        for seen in self._recent:  # as a rule the first few say no
+            surprise = self._surprise(seen)
+            slower -= surprise <= self._jump
+            faster -= surprise >= -self._jump
+            if slower < 0 and faster < 0:
+                return False
+        return True
 
     def _surprise(self, seen: _Pass) -> float:
         """Logarithm of measured over predicted, all corrections included."""
