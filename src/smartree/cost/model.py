@@ -97,11 +97,9 @@ class CostModel:
     def uneven_seconds(self, batch: int, tokens: int, width: int, context: int) -> float:
         """`unevenness` of one pass."""
         places = batch * width - tokens
-        if places <= 0:
-            return 0.0
         padding = self.refinement.scale * self.padding.seconds_of(places, context)
         uneven, even = (self._curve(batch, context, kind, tokens)[tokens] for kind in (True, False))
-        return max(padding + float(uneven - even), 0.0)
+        return max(padding + float(uneven - even), 0.0) if places > 0 else 0.0
 
     def observe(self, batch: int, tokens: int, context: int, seconds: float, width: int = 0) -> None:
         """Learns from the measured seconds of a pass of `tokens` rows, `width` of them the widest request's."""
