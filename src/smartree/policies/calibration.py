@@ -84,7 +84,7 @@ class Calibration:
         keys += _RANK_KEYS.take(candidates.ranks, mode="clip")
         if True in sampled.tolist():
             keys += sampled[forest.request[parents]] * _SAMPLED_KEY
-        return keys
+        return np.asarray(keys)
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_], sampled: NDArray[np.bool_]) -> None:
         """Counts what became of `nodes`, all of whose ancestors were accepted.

@@ -44,10 +44,11 @@ class LevelCosts:
         self._curve = self._model.draft.levels_of(batch) if self._model.draft.by_level else None
 
     def add(self, depth: int, width: int) -> None:
-        """Counts a level below nodes at `depth`, `width` of them."""
+        """Counts a level below nodes at `depth`, `width` of them. The pass itself pays for being uneven."""
+        modelled = self._by_profile(depth, width)
         self.count += 1
-        self.seconds += self.of(depth, width) - self._uneven  # the pass itself pays for being uneven
-        self._modelled += self._by_profile(depth, width)
+        self.seconds += modelled if self._curve is None else self._model.drafting.level(modelled)
+        self._modelled += modelled
 
     def of(self, depth: int, width: int) -> float:
         """Seconds that a level adds to the step: the drafter's, and what goes with it.
@@ -71,7 +72,7 @@ class LevelCosts:
         """The drafter's time; the first level also reads what was committed since the last one."""
         if self._curve is None:
             return self._clock * self._model.draft.seconds_per_step if depth == 0 else 0.0
-        return self.reading(width if depth else max(width, self._backlog()))
+        return self._clock * self._curve.at(width if depth else max(width, self._backlog()))
 
     def _backlog(self) -> int:
         """Rows that the first level reads; where all requests begin, a long backlog has been asked about before."""

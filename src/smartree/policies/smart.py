@@ -124,9 +124,11 @@ class SmartPolicy(BasePolicy):
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
-        if not super().wants_level(forest, frontier):
+        if len(frontier) == 0:
             return False
         depth, width, extra = int(forest.depth[frontier[-1]]), len(frontier), self.state.extra_tokens
+        if depth >= self.max_depth:
+            return False
         if depth > 0 and extra > self.options.prompt_tokens:
             return False
         seconds = self._levels.of(depth, width)
@@ -221,7 +223,7 @@ class SmartPolicy(BasePolicy):
             if costs.worth(pool, price) - price * seconds > now:
                 return True
             # Children bring less with every level: once they bring less than the thinnest level costs, it is over.
-            if np.maximum(children - row_price, 0.0).sum() <= thinnest:
+            if np.add.reduce(np.maximum(children - row_price, 0.0)) <= thinnest:
                 return False
             paths = children if len(children) <= most else np.partition(children, -most)[-most:]
             seconds += self._levels.of(depth + ahead + 1, len(paths))
@@ -253,7 +255,7 @@ class SmartPolicy(BasePolicy):
         ranked = forest.path[nodes[order]]
         able = int(np.count_nonzero(ranked * highest > row_price))  # no other has a child that is worth its row
         brought = above_price(ranked[:able], rates, row_price)
-        if brought.sum() <= price * thinnest and deeper < thinnest:
+        if np.add.reduce(brought) <= price * thinnest and deeper < thinnest:
             return nodes[:0]
         places, brought = self._within_width(forest, nodes, order[:able], brought)
         wide = best_width(brought, price * self._levels.by_width(len(places)))
