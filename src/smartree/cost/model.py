@@ -82,9 +82,16 @@ class CostModel:
     ) -> Floats:
         """Seconds to add to `verify` if the widest request has `width` of the rows, root included."""
         places = np.asarray(batch * np.asarray(width) - tokens, np.int64)
-        padding = self.refinement.scale * self.padding.of(places, context)
-        more = self._corrected(batch, tokens, context, True) - self._corrected(batch, tokens, context, False)
-        return np.asarray(np.where(places > 0, np.maximum(padding + more, 0.0), 0.0))
+        return self.padded(places, self.beyond_padding(batch, tokens, context), context)
+
+    def beyond_padding(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:
+        """Seconds that the clock has uneven passes take longer than even ones, beside what padding should cost."""
+        return self._corrected(batch, tokens, context, True) - self._corrected(batch, tokens, context, False)
+
+    def padded(self, places: NDArray[np.int64], beyond: Floats, context: int) -> Floats:
+        """`unevenness` by rows of padding, for passes whose `beyond_padding` is known."""
+        seconds = self.refinement.scale * self.padding.of(places, context) + beyond
+        return np.asarray(np.where(places > 0, np.maximum(seconds, 0.0), 0.0))
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""

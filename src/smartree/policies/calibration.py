@@ -46,7 +46,8 @@ class Calibration:
         self._lag = lag
         self._waiting: list[tuple[Floats, Ints, NDArray[np.bool_]]] = []
         self._strength, self._keep = strength, 1 - 1 / window
-        self._accepted, self._seen, self._raw = (np.zeros((_ROWS, _BINS)) for _ in range(3))
+        self._counts = np.zeros((3, _ROWS, _BINS))
+        self._seen, self._accepted, self._raw = self._counts
         self._new = np.zeros(_ROWS)
         self._knots = (np.append(_CENTRES, _END) + np.arange(_ROWS)[:, None] * _SPACING).reshape(-1)
         # What to add to a logit right of k knots of a row: from where on, how much there, and by how much it rises.
@@ -107,15 +108,15 @@ class Calibration:
             return
         features, rows, accepted = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting.clear()
-        raw = np.clip(features, 1e-6, 1 - 1e-6)
+        raw = np.minimum(np.maximum(features, _LEAST), _MOST)
         cells = rows * _BINS + _bin(_logit(raw))
-        for table, weights in ((self._seen, 1.0), (self._accepted, accepted), (self._raw, raw)):
-            flat = table.reshape(-1)
-            np.multiply.at(flat, cells, self._keep)
-            np.add.at(flat, cells, weights)
+        cells = np.concatenate((cells, cells + _ROWS * _BINS, cells + 2 * _ROWS * _BINS))
+        flat = self._counts.reshape(-1)
+        np.multiply.at(flat, cells, self._keep)
+        np.add.at(flat, cells, np.concatenate((np.ones(len(raw)), accepted, raw)))
         np.add.at(self._new, rows, 1.0)
-        stale = self._new[rows] > _STALE_SHARE * self._seen[rows].sum(axis=1)  # only these have news
-        for row in set(rows[stale].tolist()):
+        news = np.array(list(set(rows.tolist())), np.int64)
+        for row in news[self._new[news] > _STALE_SHARE * self._seen[news].sum(axis=1)].tolist():
             self._fit(row)
 
     def _fit(self, row: int) -> None:

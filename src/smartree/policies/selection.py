@@ -114,16 +114,20 @@ class Selection:
         """The best number of nodes and the most for one request, where attention pads: nodes, and how many of them."""
         costs, model, batch, context = self._costs, self._model, forest.batch, self._costs.state.context
         nodes = self._within_cap(forest)
-        price, slopes = costs.price, np.diff(costs.passes(len(nodes)))
+        price, passes = costs.price, costs.passes(len(nodes))
         if price is not None and len(nodes):
             # What is not even worth its row beside padding that it saves is in no choice: most of what was drafted.
             saved = model.padding.seconds_of(1, context) - model.padding.seconds
-            nodes = nodes[forest.path[nodes] > price * max(float(slopes.min()) - saved, 0.0)]
+            least = max(float((passes[1:] - passes[:-1]).min()) - saved, 0.0)
+            nodes = nodes[forest.path[nodes] > price * least]
         order = nodes[falling(forest.path[nodes])]
+        rows, even = np.arange(batch, batch + len(order) + 1), costs.seconds(len(order))
+        beyond = model.beyond_padding(batch, rows, context)
 
         def seconds(widths: Ints) -> Floats:
-            rows = np.arange(len(widths)) + batch
-            return costs.seconds(len(widths) - 1) + model.unevenness(batch, rows, widths + 1, context)
+            size = len(widths)
+            places = batch * (widths + 1) - rows[:size]
+            return even[:size] + model.padded(places, beyond[:size], context)
 
         kept, choice = scan_capped(forest.request[order], forest.path[order], seconds, batch, price)
         return order[kept], choice
