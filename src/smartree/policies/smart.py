@@ -213,9 +213,7 @@ class SmartPolicy(BasePolicy):
         """
         costs, price, pool = self._costs, self._at_choice(self._costs.price), self._pool
         now = self._worth if self._scanned == self._now(forest) else costs.worth(pool, price)
-        row_price = self._row_price(price)
         paths, most = forest.left(frontier), self.options.width * self.state.batch
-        thinnest = price * self._levels.of(depth + 1, 1)
         for ahead in range(min(_LOOK_AHEAD, self.max_depth - depth)):
             children = self._growth.gains(paths, depth + ahead)
             pool = np.concatenate((pool, children))
@@ -223,7 +221,8 @@ class SmartPolicy(BasePolicy):
             if costs.worth(pool, price) - price * seconds > now:
                 return True
             # Children bring less with every level: once they bring less than the thinnest level costs, it is over.
-            if np.add.reduce(np.maximum(children - row_price, 0.0)) <= thinnest:
+            above = np.maximum(children - self._row_price(price), 0.0)
+            if np.add.reduce(above) <= price * self._levels.of(depth + 1, 1):
                 return False
             paths = children if len(children) <= most else np.partition(children, -most)[-most:]
             seconds += self._levels.of(depth + ahead + 1, len(paths))
