@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
 from math import exp, log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from smartree.cost.isotonic import isotonic
 
 Floats = NDArray[np.float64]
 Kind = tuple[int, bool]
@@ -18,8 +20,7 @@ _SIZES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 
 _BORDERS: tuple[float, ...] = tuple(np.sqrt(_SIZES[1:] * _SIZES[:-1]).tolist())  # between neighbours, as logarithms go
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
+class _Pass(NamedTuple):
     """A timed pass: what kind, the place of its size in _SIZES, and log(measured / what the table says)."""
 
     kind: Kind
@@ -147,13 +148,11 @@ class Refinement:
         local = self._locals.get((batch, uneven))
         if local is None:
             return seconds * self.scale
-        from scipy.optimize import isotonic_regression  # slow to import, and only needed here
-
         known = len(seconds) > _SIZES
         sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], np.array(local.counts)[known]
         means = np.array(local.means)[known] * counts / (counts + self._strength)
         # A size that was seen bounds its neighbours that were not.
-        logs = np.log(isotonic_regression(table * np.exp(means), weights=counts + 1e-3).x / table)
+        logs = np.log(isotonic(table * np.exp(means), counts + 1e-3) / table)
         rows = np.maximum(np.arange(len(seconds)), 1.0)
         factors = np.exp(self._log_scale + np.interp(np.log(rows), np.log(sizes), logs))
         return np.asarray(np.maximum.accumulate(seconds * factors))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.cost.isotonic import isotonic
 from smartree.errors import InputError
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
@@ -73,7 +74,7 @@ class Calibration:
         logits += shifts
         odds *= np.exp(logits, out=logits)
         odds /= odds + 1.0
-        if raw.max(initial=0.0) > _MOST:  # has no logit, but without a curve it passes as it is
+        if len(raw) and raw[raw.argmax()] > _MOST:  # has no logit, but without a curve it passes as it is
             odds = np.where((raw > _MOST) & (logits == 1.0), raw, odds)
         return Candidates(parents, candidates.tokens, odds, candidates.ranks, candidates.handles, raw)
 
@@ -124,7 +125,7 @@ class Calibration:
         seen = self._seen[row]
         anchors = np.where(seen > 1e-9, self._raw[row] / np.maximum(seen, 1e-9), 1 / (1 + np.exp(-_CENTRES)))
         weights = seen + self._strength
-        rates = _isotonic((self._accepted[row] + self._strength * anchors) / weights, weights)
+        rates = isotonic((self._accepted[row] + self._strength * anchors) / weights, weights)
         self._new[row] = 0
         logits = np.maximum.accumulate(_logit(anchors))  # saved counts are rounded, and may put one into its neighbour
         self._set_pieces(row, logits, _logit(rates) - logits)
@@ -184,16 +185,3 @@ def _bin(logits: Floats) -> Ints:
 def _row(sampled: NDArray[np.bool_], depth: Ints, rank: Ints) -> Ints:
     place = sampled * _DEPTHS + np.minimum(depth, _DEPTHS) - 1
     return np.asarray(place * _RANKS + np.minimum(rank, _RANKS - 1), np.int64)
-
-
-def _isotonic(values: Floats, weights: Floats) -> Floats:
-    """Weighted isotonic regression of a few values; scipy's costs more to call than this takes."""
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        size = 1
-        while blocks and blocks[-1][0] > value:
-            other, other_weight, other_size = blocks.pop()
-            value = (value * weight + other * other_weight) / (weight + other_weight)
-            weight, size = weight + other_weight, size + other_size
-        blocks.append((value, weight, size))
-    return np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
