@@ -72,6 +72,12 @@ def test_many_widths_at_once_are_those_widths_one_by_one(cost: DraftCost, batch:
     assert len(cost.level_seconds(batch, np.empty(0, np.int64))) == 0
 
 
+def test_the_first_widths_are_those_widths_one_by_one() -> None:
+    curve = DraftCost(levels=(DraftPoint(2, 3, 0.01), DraftPoint(2, 9, 0.04))).levels_of(2)
+    for count in (4, 2, 0, 30):  # longer and shorter than what was asked before
+        assert curve.first(count).tolist() == [curve.at(width) for width in range(1, count + 1)]
+
+
 def test_costs_are_equal_whatever_they_were_asked() -> None:
     asked, fresh = DraftCost(levels=LEVELS.levels), DraftCost(levels=LEVELS.levels)
     asked.level_seconds(4, 7)

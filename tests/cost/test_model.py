@@ -120,3 +120,32 @@ def test_uneven_passes_say_nothing_of_even_ones() -> None:
     expected = float(TABLE.seconds(2, 6, 0))
     assert uneven[at] == pytest.approx(1.5 * (expected + 0.1), rel=0.1)
     assert even[at] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("steps", [0, 40])
+def test_one_answer_is_one_of_many(steps: int) -> None:
+    model = slowed(1.3, steps)
+    curve = model.curve(2, 60, 100)
+    np.testing.assert_array_equal(curve[2:61], model.verify(2, np.arange(2, 61), 100))
+    assert [model.pass_seconds(2, rows, 100) for rows in (4, 9, 60)] == curve[[4, 9, 60]].tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        curve[5] = 0.0
+
+
+def test_a_curve_is_the_same_object_until_the_clock_has_said_something_new() -> None:
+    model = slowed(1.3)
+    curve = model.curve(2, 60, 100)
+    assert model.curve(2, 30, 127) is curve  # one bucket of contexts
+    for _ in range(8):
+        model.observe(2, 8, 100, 2.0 * model.pass_seconds(2, 8, 100))
+    assert model.curve(2, 60, 100) is not curve
+
+
+@pytest.mark.parametrize(("rows", "width"), [(16, 4), (16, 5), (16, 13), (4, 1)])
+@pytest.mark.parametrize("steps", [0, 100])
+def test_the_unevenness_of_one_pass_is_one_of_many(rows: int, width: int, steps: int) -> None:
+    model = CostModel(TABLE, padding=PaddingCost(1e-3, 1e-6))
+    for step in range(steps):
+        model.observe(4, 16, 100, 0.03, width=4 + step % 3)
+    many = model.unevenness(4, np.array([rows, rows]), np.array([width, width]), 100)
+    assert many.tolist() == [model.uneven_seconds(4, rows, width, 100)] * 2

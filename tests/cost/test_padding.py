@@ -55,6 +55,12 @@ def test_more_padding_and_more_context_never_cost_less(
     assert np.all(cost.of(places, context + further) >= times)
 
 
+@pytest.mark.parametrize("places", [-3, 0, 1, 50])
+def test_one_pass_is_one_of_many(places: int) -> None:
+    cost = PaddingCost(1e-3, 1e-6)
+    assert cost.seconds_of(places, 100) == float(cost.of(places, 100))
+
+
 def test_every_row_of_padding_pays_for_the_cached_rows_it_looks_at() -> None:
     cost = PaddingCost(0.5, 1e-3)
     assert float(cost.of(1, 256)) == pytest.approx(0.756)

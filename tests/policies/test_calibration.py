@@ -173,6 +173,63 @@ def test_a_better_liked_token_is_never_trusted_less() -> None:
     assert probabilities[50] == pytest.approx(0.5, abs=0.1)
 
 
+def test_between_the_bins_the_shift_of_the_logit_is_linear_and_flat_beyond() -> None:
+    # Two bins were seen, rank 0 of depth 1: what lies between their means is interpolated, the other ranks are not.
+    calibration = Calibration(strength=1e-6, window=1e12)
+    names, counts = ("seen", "accepted", "raw"), ((100, 100), (60, 90), (52, 70))
+    tables = {name: [[0] * 6 + list(pair) + [0] * 4] for name, pair in zip(names, counts, strict=True)}
+    calibration.load_json({"shape": [2, 8, 6, 12], "rows": [0], **tables})
+    middle = logistic((logit(0.52) + logit(0.7)) / 2)
+    offered = candidates_of([0] * 4, [0.52, middle, 0.7, middle], ranks=[0, 0, 0, 1])
+    low, between, high, other = calibration(Forest(np.zeros(1, np.int64)), offered, GREEDY).probabilities
+    assert low == pytest.approx(0.6, abs=1e-6)
+    assert high == pytest.approx(0.9, abs=1e-6)
+    assert logit(between) == pytest.approx((logit(0.6) + logit(0.9)) / 2, abs=1e-5)
+    assert other == pytest.approx(middle)
+
+
+def logit(probability: float) -> float:
+    return float(np.log(probability / (1 - probability)))
+
+
+def logistic(value: float) -> float:
+    return float(1 / (1 + np.exp(-value)))
+
+
+def test_every_depth_rank_and_class_has_the_knots_of_its_own_row() -> None:
+    # One cell of each row is taught another rate; asked for together, each answers with its own.
+    calibration, classes = Calibration(window=1e12), np.array([False, True])
+    rates = {(request, rank): 0.1 + 0.06 * (6 * request + rank) for request in (0, 1) for rank in range(6)}
+    forest = Forest(np.zeros(2, np.int64))
+    nodes = forest.append(candidates_of([0] * 6 + [1] * 6, [0.5] * 12, ranks=[*range(6)] * 2))
+    forest.feature[nodes] = 0.5
+    for count in range(1000):
+        accepted = np.array([count < 1000 * rate for rate in rates.values()])
+        calibration.learn(forest, nodes, accepted, classes)
+    offered = candidates_of([1] * 6 + [0] * 6, [0.5] * 12, ranks=[*range(6)] * 2)
+    found = calibration(Forest(np.zeros(2, np.int64)), offered, classes).probabilities
+    wanted = [rates[request, rank] for request in (1, 0) for rank in range(6)]
+    np.testing.assert_allclose(found, wanted, atol=0.025)
+
+
+def test_saved_counts_that_rounding_has_put_on_one_place_still_make_a_curve() -> None:
+    # 0.01526 and 0.01527 lie on two sides of a border between bins; both are saved as 0.0153.
+    seen = [[1.0, 1.0] + [0.0] * 10]
+    data = {
+        "shape": [2, 8, 6, 12],
+        "rows": [0],
+        "seen": seen,
+        "accepted": [[0.0] * 12],
+        "raw": [[0.0153] * 2 + [0.0] * 10],
+    }
+    calibration = Calibration()
+    calibration.load_json(data)
+    offered = candidates_of([0] * 50, np.linspace(0.0, 1.0, 50).tolist(), ranks=[0] * 50)
+    found = calibration(Forest(np.zeros(1, np.int64)), offered, GREEDY).probabilities
+    assert np.all((found > 0) & (found <= 1))
+    assert np.all(np.diff(found) >= -1e-12)
+
+
 def test_counts_survive_a_save_and_a_load() -> None:
     calibration, other = Calibration(), Calibration()
     learn_from_steps(calibration, 300, 3, sampled=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartree.policies.growth import Growth, best_width
+from smartree.policies.growth import Growth, above_price, best_width
 from smartree.tree import Forest
 from tests.policies.steps import same_children
 from tests.tree.forests import candidates_of, grow
@@ -134,21 +134,24 @@ def test_no_other_width_is_worth_more(
     for width in range(1, len(falling) + 1):
         brought = sum(max(path * rate - row_price, 0.0) for path in falling[:width] for rate in rates)
         values.append(brought - float(prices[width - 1]))
-    width = best_width(np.array(falling), np.array(rates), row_price, prices[: len(falling)])
+    above = above_price(np.array(falling), np.array(rates), row_price)
+    width = best_width(above, prices[: len(falling)])
     assert values[width] == pytest.approx(max(values), abs=1e-12)
 
 
 def test_a_width_by_hand() -> None:
     # Rates 0.5 and 0.2, a row at 0.1: 0.9 brings (0.45 - 0.1) + (0.18 - 0.1) = 0.43, 0.5 brings 0.15, 0.1 nothing.
     paths, rates = np.array([0.9, 0.5, 0.1]), np.array([0.5, 0.2])
-    assert best_width(paths, rates, 0.1, np.array([0.2, 0.3, 0.4])) == 2  # 0.23, 0.28, 0.18
-    assert best_width(paths, rates, 0.1, np.array([0.2, 0.4, 0.6])) == 1  # 0.23, 0.18
-    assert best_width(paths, rates, 0.1, np.array([0.5, 0.7, 0.9])) == 0
-    assert best_width(paths, rates, 0.1, np.array([0.43, 0.58, 0.6])) == 0  # nothing to gain: the smaller one
-    assert best_width(np.empty(0), rates, 0.1, np.empty(0)) == 0
+    brought = above_price(paths, rates, 0.1)
+    np.testing.assert_allclose(brought, [0.43, 0.15, 0.0])
+    assert best_width(brought, np.array([0.2, 0.3, 0.4])) == 2  # 0.23, 0.28, 0.18
+    assert best_width(brought, np.array([0.2, 0.4, 0.6])) == 1  # 0.23, 0.18
+    assert best_width(brought, np.array([0.5, 0.7, 0.9])) == 0
+    assert best_width(brought, np.array([0.43, 0.58, 0.6])) == 0  # nothing to gain: the smaller one
+    assert best_width(np.empty(0), np.empty(0)) == 0
 
 
 def test_a_bend_of_the_draft_cost_that_pays_later_is_stepped_over() -> None:
     # The second node loses (0.1 for 0.3) and the ones after it are free: three are worth less than one, eight more.
-    assert best_width(np.full(3, 0.1), np.array([1.0]), 0.0, np.array([0.05, 0.35, 0.35])) == 1
-    assert best_width(np.full(8, 0.1), np.array([1.0]), 0.0, np.array([0.05, *[0.35] * 7])) == 8
+    assert best_width(np.full(3, 0.1), np.array([0.05, 0.35, 0.35])) == 1
+    assert best_width(np.full(8, 0.1), np.array([0.05, *[0.35] * 7])) == 8

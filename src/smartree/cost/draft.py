@@ -24,25 +24,34 @@ class DraftPoint:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _LevelCurve:
+class LevelCurve:
     """Seconds of a level over its rows: measured points, and the slope past the last one."""
 
-    widths: Floats
-    seconds: Floats
-    slope: float
-    _known: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    __slots__ = ("_first", "_known", "_seconds", "_slope", "_widths")
+
+    def __init__(self, widths: Floats, seconds: Floats, slope: float) -> None:
+        self._widths, self._seconds, self._slope = widths, seconds, slope
+        # Decisions ask for the same few widths in every step.
+        self._known: dict[int, float] = {}
+        self._first = np.empty(0)
 
     def at(self, width: int) -> float:
-        """Seconds at one width; kept, as decisions ask for the same few widths in every step."""
+        """Seconds at one width."""
         known = self._known.get(width)
         if known is None:
             known = self._known[width] = float(self(width))
         return known
 
+    def first(self, count: int) -> Floats:
+        """[count] seconds at widths 1, 2, ... count; not to be written to."""
+        if len(self._first) < count:
+            self._first = self(np.arange(1, 2 * count + 1))
+        return self._first[:count]
+
     def __call__(self, width: int | Ints) -> Floats:
-        inside = np.interp(width, self.widths, self.seconds)
-        return np.asarray(inside + self.slope * np.maximum(width - self.widths[-1], 0.0))
+        """Seconds at one width, or at each of [W]."""
+        inside = np.interp(width, self._widths, self._seconds)
+        return np.asarray(inside + self._slope * np.maximum(width - self._widths[-1], 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class DraftCost:
 
     seconds_per_step: float = 0.0
     levels: tuple[DraftPoint, ...] = ()
-    _curves: dict[int, _LevelCurve] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _curves: dict[int, LevelCurve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.seconds_per_step) and self.seconds_per_step >= 0):
@@ -86,13 +95,18 @@ class DraftCost:
         """
         if not self.levels:
             return np.zeros(len(width)) if isinstance(width, np.ndarray) else 0.0
+        curve = self.levels_of(batch)
+        return curve(width) if isinstance(width, np.ndarray) else curve.at(width)
+
+    def levels_of(self, batch: int) -> LevelCurve:
+        """Seconds of a level for `batch` requests, whatever its width; only if drafting is by level."""
         curve = self._curves.get(batch)
         if curve is None:
             # Decisions ask for the same batch again and again.
             curve = self._curves[batch] = self._nearest_curve(batch)
-        return curve(width) if isinstance(width, np.ndarray) else curve.at(width)
+        return curve
 
-    def _nearest_curve(self, batch: int) -> _LevelCurve:
+    def _nearest_curve(self, batch: int) -> LevelCurve:
         """The levels of the nearest measured batch size, the smaller one on a tie."""
         nearest = min(sorted({point.batch for point in self.levels}), key=lambda known: abs(known - batch))
         times: dict[int, list[float]] = {}
@@ -103,7 +117,7 @@ class DraftCost:
         # Wider levels are never cheaper; noise may say so.
         seconds = np.maximum.accumulate([float(np.median(times[width])) for width in widths])
         slope = (seconds[-1] - seconds[0]) / (widths[-1] - widths[0]) if len(widths) > 1 else 0.0
-        return _LevelCurve(np.array(widths, np.float64), seconds, float(slope))
+        return LevelCurve(np.array(widths, np.float64), seconds, float(slope))
 
 
 def level_points(rows: Sequence[dict[str, float]]) -> tuple[DraftPoint, ...]:

@@ -48,23 +48,33 @@ class CostModel:
 
     def _corrected(self, batch: int, tokens: NDArray[np.int64] | int, context: int, uneven: bool) -> Floats:
         """The table's seconds, corrected by what even or uneven passes took."""
-        if self.refinement.version == 0:
-            return self.table.seconds(batch, tokens, context)
         wanted = np.asarray(tokens)
-        return np.asarray(self._curve(batch, context, uneven, int(wanted.max(initial=0)))[wanted])
+        return np.asarray(self._curve(batch, context, uneven, int(wanted.max(initial=batch)))[wanted])
+
+    def curve(self, batch: int, largest: int, context: int) -> Floats:
+        """[at least largest + 1] `verify` of 0, 1, ... rows: shared and not to be written to.
+
+        The same array as long as the costs are the same, so that what is computed from it need not be computed again.
+        """
+        return self._curve(batch, context, False, largest)
 
     def _curve(self, batch: int, context: int, uneven: bool, largest: int) -> Floats:
         """[at least largest + 1] corrected seconds of passes with 0, 1, ... rows."""
+        refinement = self.refinement
+        if refinement.version == 0:
+            return self.table.curve(batch, largest, context)
         key = (batch, context // 64, uneven)
+        known = self._curves.get(key)
         # Corrections move slowly: a curve is good for some passes, unless the clock has changed.
-        now = (self.refinement.version // _PASSES_PER_CURVE, self.refinement.jumps)
-        known, curve = self._curves.get(key, ((-1, -1), np.empty(0)))
-        if known != now or len(curve) <= largest:
-            size = -(-(largest + 1) // _CURVE_STEP) * _CURVE_STEP
-            curve = self.refinement.correct(batch, self.table.seconds(batch, np.arange(size), context), uneven)
-            if len(self._curves) >= _MOST_CURVES:
-                self._curves.clear()
-            self._curves[key] = (now, curve)
+        now = (refinement.version // _PASSES_PER_CURVE, refinement.jumps)
+        if known is not None and known[0] == now and len(known[1]) > largest:
+            return known[1]
+        size = -(-(largest + 1) // _CURVE_STEP) * _CURVE_STEP
+        curve = refinement.correct(batch, self.table.curve(batch, size - 1, context)[:size], uneven)
+        curve.flags.writeable = False
+        if len(self._curves) >= _MOST_CURVES:
+            self._curves.clear()
+        self._curves[key] = (now, curve)
         return curve
 
     def unevenness(
@@ -72,20 +82,36 @@ class CostModel:
     ) -> Floats:
         """Seconds to add to `verify` if the widest request has `width` of the rows, root included."""
         places = np.asarray(batch * np.asarray(width) - tokens, np.int64)
-        padding = self.refinement.scale * self.padding.of(places, context)
-        more = self._corrected(batch, tokens, context, True) - self._corrected(batch, tokens, context, False)
-        return np.asarray(np.where(places > 0, np.maximum(padding + more, 0.0), 0.0))
+        return self.padded(places, self.beyond_padding(batch, tokens, context), context)
+
+    def beyond_padding(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:
+        """Seconds that the clock has uneven passes take longer than even ones, beside what padding should cost."""
+        return self._corrected(batch, tokens, context, True) - self._corrected(batch, tokens, context, False)
+
+    def padded(self, places: NDArray[np.int64], beyond: Floats, context: int) -> Floats:
+        """`unevenness` by rows of padding, for passes whose `beyond_padding` is known."""
+        seconds = self.refinement.scale * self.padding.of(places, context) + beyond
+        return np.asarray(np.where(places > 0, np.maximum(seconds, 0.0), 0.0))
 
     def autoregressive(self, batch: int, context: int) -> float:
         """c_T(B): seconds of a plain decoding step."""
-        if self.refinement.version == 0:
-            return float(self.table.seconds(batch, batch, context))
-        return float(self._curve(batch, context, False, batch)[batch])
+        return self.pass_seconds(batch, batch, context)
+
+    def pass_seconds(self, batch: int, tokens: int, context: int) -> float:
+        """`verify` of one size."""
+        return float(self._curve(batch, context, False, tokens)[tokens])
+
+    def uneven_seconds(self, batch: int, tokens: int, width: int, context: int) -> float:
+        """`unevenness` of one pass."""
+        places = batch * width - tokens
+        padding = self.refinement.scale * self.padding.seconds_of(places, context)
+        uneven, even = (self._curve(batch, context, kind, tokens)[tokens] for kind in (True, False))
+        return max(padding + float(uneven - even), 0.0) if places > 0 else 0.0
 
     def observe(self, batch: int, tokens: int, context: int, seconds: float, width: int = 0) -> None:
         """Learns from the measured seconds of a pass of `tokens` rows, `width` of them the widest request's."""
         if batch > 0 and 0 < seconds < np.inf:
-            predicted = float(self.table.seconds(batch, tokens, context))
+            predicted = float(self.table.curve(batch, tokens, context)[tokens])
             uneven = not self.padding.free and batch * width > tokens
-            padding = float(self.padding.of(batch * width - tokens, context)) if uneven else 0.0
+            padding = self.padding.seconds_of(batch * width - tokens, context) if uneven else 0.0
             self.refinement.observe(batch, tokens, predicted + padding, seconds, uneven)

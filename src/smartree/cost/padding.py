@@ -66,6 +66,10 @@ class PaddingCost:
         each = self.seconds_per_cell * max(context, _LEAST_CONTEXT)
         return np.asarray(np.where(rows > 0, self.seconds + each * rows, 0.0))
 
+    def seconds_of(self, places: int, context: int) -> float:
+        """The same for one pass."""
+        return self.seconds + self.seconds_per_cell * max(context, _LEAST_CONTEXT) * places if places > 0 else 0.0
+
 
 def fit_padding(points: Sequence[UnevenPoint], table: CostTable) -> PaddingCost:
     """The padding cost that explains uneven passes best (least squares), beyond what the table says of their rows."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
-from math import log
+from math import exp, log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from smartree.cost.isotonic import isotonic
 
 Floats = NDArray[np.float64]
 Kind = tuple[int, bool]
@@ -18,8 +20,7 @@ _SIZES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 
 _BORDERS: tuple[float, ...] = tuple(np.sqrt(_SIZES[1:] * _SIZES[:-1]).tolist())  # between neighbours, as logarithms go
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
+class _Pass(NamedTuple):
     """A timed pass: what kind, the place of its size in _SIZES, and log(measured / what the table says)."""
 
     kind: Kind
@@ -76,7 +77,7 @@ class Refinement:
     @property
     def scale(self) -> float:
         """Measured over predicted seconds, all sizes together."""
-        return float(np.exp(self._log_scale))
+        return exp(self._log_scale)
 
     def observe(self, batch: int, rows: int, predicted: float, seconds: float, uneven: bool = False) -> None:
         """Learns from one pass.
@@ -92,17 +93,27 @@ class Refinement:
         self._recent.append(_Pass((batch, uneven), bisect_left(_BORDERS, rows), log(seconds / predicted)))
         if len(self._recent) < self._window:
             return
-        surprises = sorted(self._surprise(seen) for seen in self._recent)
-        quarter = self._window // 4
-        if surprises[quarter] > self._jump or surprises[-1 - quarter] < -self._jump:
+        if self._has_jumped():
+            surprises = sorted(self._surprise(seen) for seen in self._recent)
             self.jumps += 1
             self._log_scale += surprises[self._window // 2]
-            self._scale_count = float(quarter)  # known from a few passes: let the next ones settle it
+            self._scale_count = float(self._window // 4)  # known from a few passes: let the next ones settle it
             for _ in range(self._window // 2):  # of the clock that was
                 self._recent.popleft()
         else:
             self._learn(self._recent.popleft())
         self.version += 1
+
+    def _has_jumped(self) -> bool:
+        """True if all but a quarter of the recent passes are off to the same side."""
+        slower = faster = self._window // 4
+        for seen in self._recent:  # as a rule the first few say no
+            surprise = self._surprise(seen)
+            slower -= surprise <= self._jump
+            faster -= surprise >= -self._jump
+            if slower < 0 and faster < 0:
+                return False
+        return True
 
     def _surprise(self, seen: _Pass) -> float:
         """Logarithm of measured over predicted, all corrections included."""
@@ -137,13 +148,11 @@ class Refinement:
         local = self._locals.get((batch, uneven))
         if local is None:
             return seconds * self.scale
-        from scipy.optimize import isotonic_regression  # slow to import, and only needed here
-
         known = len(seconds) > _SIZES
         sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], np.array(local.counts)[known]
         means = np.array(local.means)[known] * counts / (counts + self._strength)
         # A size that was seen bounds its neighbours that were not.
-        logs = np.log(isotonic_regression(table * np.exp(means), weights=counts + 1e-3).x / table)
+        logs = np.log(isotonic(table * np.exp(means), counts + 1e-3) / table)
         rows = np.maximum(np.arange(len(seconds)), 1.0)
         factors = np.exp(self._log_scale + np.interp(np.log(rows), np.log(sizes), logs))
         return np.asarray(np.maximum.accumulate(seconds * factors))

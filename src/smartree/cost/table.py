@@ -93,17 +93,21 @@ class CostTable:
     def seconds(self, batch: int, tokens: NDArray[np.int64] | int, context: int) -> Floats:
         """Seconds of passes of `batch` requests over `context` cached tokens that carry `tokens` rows, one each."""
         wanted = np.asarray(tokens)
+        return np.asarray(self.curve(batch, int(wanted.max(initial=batch)), context)[wanted])
+
+    def curve(self, batch: int, largest: int, context: int) -> Floats:
+        """[at least largest + 1] seconds of passes with 0, 1, ... rows: kept, shared and not to be written to."""
         # Decisions ask for neighbouring sizes again and again: keep the whole curve of a (batch, context) bucket.
         bucket = (batch, context // 64)
         curve = self._cache.get(bucket)
-        largest = int(wanted.max(initial=batch))
         if curve is None or len(curve) <= largest:
             size = max(512, 2 * largest)
             curve = self._at_batch(batch, np.arange(size, dtype=np.float64), 64.0 * bucket[1] + 32.0)
+            curve.flags.writeable = False
             if len(self._cache) > 4096:
                 self._cache.clear()
             self._cache[bucket] = curve
-        return np.asarray(curve[wanted])
+        return curve
 
     def _at_batch(self, batch: int, tokens: Floats, context: float) -> Floats:
         low = max((b for b in self._batches if b <= batch), default=self._batches[0])

@@ -107,11 +107,14 @@ class BasePolicy:
         self.state = StepState(0, 0, np.empty(0, np.int64))
         self.predicted_seconds = float("nan")
         self._uneven_seconds = 0.0
+        self._least_limit = 0
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step; roots that can still use a node are the frontier."""
         self.state = state
-        return np.flatnonzero(state.depth_limits > 0)
+        limits = state.depth_limits.tolist()
+        self._least_limit = min(limits, default=0)
+        return np.arange(len(limits)) if self._least_limit > 0 else np.flatnonzero(state.depth_limits > 0)
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True until the depth limit or an empty frontier."""
@@ -126,9 +129,8 @@ class BasePolicy:
         if self.cost is not None:
             state = self.state
             rows = state.batch + self._carried(forest, selected) + state.extra_tokens
-            seconds = self.cost.verify(state.batch, rows, state.context)
             self._uneven_seconds = self._unevenness(forest, selected)
-            self.predicted_seconds = float(seconds) + self._uneven_seconds
+            self.predicted_seconds = self.cost.pass_seconds(state.batch, rows, state.context) + self._uneven_seconds
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for."""
@@ -136,18 +138,29 @@ class BasePolicy:
 
     def _unevenness(self, forest: Forest, selected: Ints) -> float:
         """Seconds that the pass takes longer because requests have different numbers of nodes."""
-        if self.cost is None or self.cost.padding.free:
+        if self.cost is None:
             return 0.0
-        rows = forest.batch + self._carried(forest, selected)
-        return float(self.cost.unevenness(forest.batch, rows, widest(forest, selected), self.state.context))
+        return uneven_seconds(self.cost, forest, selected, self._carried(forest, selected), self.state.context)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Lets the cost model compare its prediction with the clock; a pass that also read prompts says nothing."""
         state = outcome.state
         if self.cost is not None and outcome.target_seconds > 0 and state.extra_tokens == 0:
             rows = state.batch + self._carried(outcome.forest, outcome.selected)
-            width = widest(outcome.forest, outcome.selected)
+            width = widest(outcome.forest, outcome.selected) if pads(self.cost, outcome.forest) else 0
             self.cost.observe(state.batch, rows, state.context, outcome.target_seconds, width)
+
+
+def pads(cost: CostModel, forest: Forest) -> bool:
+    """True if uneven trees of these requests cost something."""
+    return forest.batch > 1 and not cost.padding.free
+
+
+def uneven_seconds(cost: CostModel, forest: Forest, selected: Ints, carried: int, context: int) -> float:
+    """Seconds that a pass with `selected`, which carries so many nodes, takes longer as its trees are uneven."""
+    if not pads(cost, forest):
+        return 0.0
+    return cost.uneven_seconds(forest.batch, forest.batch + carried, widest(forest, selected), context)
 
 
 def widest(forest: Forest, selected: Ints) -> int:

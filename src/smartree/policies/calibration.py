@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.cost.isotonic import isotonic
 from smartree.errors import InputError
 from smartree.tree.forest import Candidates, Floats, Forest, Ints
 
@@ -15,6 +16,14 @@ _ROWS = _CLASSES * _DEPTHS * _RANKS
 _HIGHEST_LOGIT = 5.0
 _CENTRES = (np.arange(_BINS) + 0.5) / _BINS * 2 * _HIGHEST_LOGIT - _HIGHEST_LOGIT
 _STALE_SHARE = 0.1  # a row is fitted again once it has grown by that much
+_LEAST, _MOST = 1e-6, 1 - 1e-6  # probabilities with a logit that is worth anything
+_SPACING = 64.0  # between the knots of two rows: logits lie within +-14, so that all rows make one rising sequence
+_END = 20.0  # a knot beyond every logit, behind a row's own
+_CLOSEST = 1e-9  # knots count as that far apart at least
+_KNOTS = _BINS + 1
+_DEPTH_KEYS = np.arange(_DEPTHS) * (_RANKS * _SPACING)  # by the parents' depth: children are one deeper
+_RANK_KEYS = np.arange(_RANKS) * _SPACING
+_SAMPLED_KEY = _DEPTHS * _RANKS * _SPACING
 
 
 class Calibration:
@@ -38,10 +47,12 @@ class Calibration:
         self._lag = lag
         self._waiting: list[tuple[Floats, Ints, NDArray[np.bool_]]] = []
         self._strength, self._keep = strength, 1 - 1 / window
-        self._accepted, self._seen, self._raw = (np.zeros((_ROWS, _BINS)) for _ in range(3))
-        self._anchors = np.tile(_CENTRES, (_ROWS, 1))
-        self._shifts = np.zeros((_ROWS, _BINS))
+        self._counts = np.zeros((3, _ROWS, _BINS))
+        self._seen, self._accepted, self._raw = self._counts
         self._new = np.zeros(_ROWS)
+        self._knots = (np.append(_CENTRES, _END) + np.arange(_ROWS)[:, None] * _SPACING).reshape(-1)
+        # What to add to a logit right of k knots of a row: from where on, how much there, and by how much it rises.
+        self._pieces = np.zeros((_ROWS, _KNOTS, 3))
 
     def __call__(self, forest: Forest, candidates: Candidates, sampled: NDArray[np.bool_]) -> Candidates:
         """Candidates with calibrated probabilities; the drafter's own become their features.
@@ -52,11 +63,30 @@ class Calibration:
             sampled: [B] True for requests with a temperature above 0.
         """
         raw, parents = candidates.probabilities, candidates.parents
-        rows = _row(sampled[forest.request[parents]], forest.depth[parents] + 1, candidates.ranks)
-        logits = _logit(raw)
-        shifts = self._shift(rows, logits)
-        calibrated = np.where(shifts == 0, np.clip(raw, 1e-6, 1.0), 1 / (1 + np.exp(-(logits + shifts))))
-        return Candidates(parents, candidates.tokens, calibrated, candidates.ranks, candidates.handles, raw)
+        odds = np.maximum(raw, _LEAST)
+        np.minimum(odds, _MOST, out=odds)
+        odds /= 1.0 - odds
+        logits = np.log(odds)
+        places = self._knots.searchsorted(self._keys(forest, candidates, sampled) + logits, side="right")
+        start, shifts, slope = self._pieces.reshape(-1, 3).take(places, axis=0).T
+        logits -= start
+        logits *= slope
+        logits += shifts
+        odds *= np.exp(logits, out=logits)
+        odds /= odds + 1.0
+        if len(raw) and raw[raw.argmax()] > _MOST:  # has no logit, but without a curve it passes as it is
+            odds = np.where((raw > _MOST) & (logits == 1.0), raw, odds)
+        return Candidates(parents, candidates.tokens, odds, candidates.ranks, candidates.handles, raw)
+
+    @staticmethod
+    def _keys(forest: Forest, candidates: Candidates, sampled: NDArray[np.bool_]) -> Floats:
+        """[C] where the knots of each candidate's row begin."""
+        parents = candidates.parents
+        keys = _DEPTH_KEYS.take(forest.depth.take(parents), mode="clip")
+        keys += _RANK_KEYS.take(candidates.ranks, mode="clip")
+        if True in sampled.tolist():
+            keys += sampled[forest.request[parents]] * _SAMPLED_KEY
+        return np.asarray(keys)
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_], sampled: NDArray[np.bool_]) -> None:
         """Counts what became of `nodes`, all of whose ancestors were accepted.
@@ -79,15 +109,15 @@ class Calibration:
             return
         features, rows, accepted = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting.clear()
-        raw = np.clip(features, 1e-6, 1 - 1e-6)
+        raw = np.minimum(np.maximum(features, _LEAST), _MOST)
         cells = rows * _BINS + _bin(_logit(raw))
-        for table, weights in ((self._seen, 1.0), (self._accepted, accepted), (self._raw, raw)):
-            flat = table.reshape(-1)
-            np.multiply.at(flat, cells, self._keep)
-            np.add.at(flat, cells, weights)
+        cells = np.concatenate((cells, cells + _ROWS * _BINS, cells + 2 * _ROWS * _BINS))
+        flat = self._counts.reshape(-1)
+        np.multiply.at(flat, cells, self._keep)
+        np.add.at(flat, cells, np.concatenate((np.ones(len(raw)), accepted, raw)))
         np.add.at(self._new, rows, 1.0)
-        stale = self._new[rows] > _STALE_SHARE * self._seen[rows].sum(axis=1)  # only these have news
-        for row in set(rows[stale].tolist()):
+        news = np.array(list(set(rows.tolist())), np.int64)
+        for row in news[self._new[news] > _STALE_SHARE * self._seen[news].sum(axis=1)].tolist():
             self._fit(row)
 
     def _fit(self, row: int) -> None:
@@ -95,19 +125,18 @@ class Calibration:
         seen = self._seen[row]
         anchors = np.where(seen > 1e-9, self._raw[row] / np.maximum(seen, 1e-9), 1 / (1 + np.exp(-_CENTRES)))
         weights = seen + self._strength
-        rates = _isotonic((self._accepted[row] + self._strength * anchors) / weights, weights)
-        self._anchors[row] = _logit(anchors)
-        self._shifts[row] = _logit(rates) - self._anchors[row]
+        rates = isotonic((self._accepted[row] + self._strength * anchors) / weights, weights)
         self._new[row] = 0
+        logits = np.maximum.accumulate(_logit(anchors))  # saved counts are rounded, and may put one into its neighbour
+        self._set_pieces(row, logits, _logit(rates) - logits)
 
-    def _shift(self, rows: Ints, logits: Floats) -> Floats:
-        """[C] what to add to the logits: the curve's correction, linear between the bins."""
-        anchors, shifts = self._anchors[rows], self._shifts[rows]
-        right = np.clip((anchors <= logits[:, None]).sum(axis=1), 1, _BINS - 1)
-        each = np.arange(len(rows))
-        low, high = anchors[each, right - 1], anchors[each, right]
-        share = np.clip((logits - low) / (high - low), 0.0, 1.0)
-        return np.asarray((1 - share) * shifts[each, right - 1] + share * shifts[each, right])
+    def _set_pieces(self, row: int, anchors: Floats, shifts: Floats) -> None:
+        """Makes a row's correction of the logit: `shifts` at the anchors, linear between them, flat beyond."""
+        self._knots[row * _KNOTS : row * _KNOTS + _BINS] = anchors + row * _SPACING
+        pieces = self._pieces[row]
+        pieces[0] = (anchors[0], shifts[0], 0.0)
+        pieces[1:, 0], pieces[1:, 1] = anchors, shifts
+        pieces[1:-1, 2] = np.diff(shifts) / np.maximum(np.diff(anchors), _CLOSEST)
 
     def to_json(self) -> dict[str, Any]:
         """The counts as a JSON object."""
@@ -156,16 +185,3 @@ def _bin(logits: Floats) -> Ints:
 def _row(sampled: NDArray[np.bool_], depth: Ints, rank: Ints) -> Ints:
     place = sampled * _DEPTHS + np.minimum(depth, _DEPTHS) - 1
     return np.asarray(place * _RANKS + np.minimum(rank, _RANKS - 1), np.int64)
-
-
-def _isotonic(values: Floats, weights: Floats) -> Floats:
-    """Weighted isotonic regression of a few values; scipy's costs more to call than this takes."""
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        size = 1
-        while blocks and blocks[-1][0] > value:
-            other, other_weight, other_size = blocks.pop()
-            value = (value * weight + other * other_weight) / (weight + other_weight)
-            weight, size = weight + other_weight, size + other_size
-        blocks.append((value, weight, size))
-    return np.repeat([block[0] for block in blocks], [block[2] for block in blocks])

@@ -23,59 +23,89 @@ class Growth:
         window: steps over which the mean forgets.
         """
         self._rate = 1 / window
-        self._means = np.empty((0, _RANKS))
-        self._steps = np.empty(0)
+        # Lists: a few single numbers are what every step changes.
+        self._means: list[list[float]] = []
+        self._steps: list[float] = []
+        self._rates = np.empty((0, _RANKS))
 
     def at(self, depth: int) -> Floats:
         """[ranks] acceptance probability of the children of a node at `depth`, given that the node is accepted."""
         known = len(self._means)
-        return np.asarray(self._means[min(depth, known - 1)]) if known else _PRIOR
+        return np.asarray(self._rates[min(depth, known - 1)]) if known else _PRIOR
+
+    def highest(self, depth: int) -> float:
+        """The best rank's `at`."""
+        known = len(self._means)
+        return max(self._means[min(depth, known - 1)] if known else _PRIOR.tolist())
 
     def gains(self, paths: Floats, depth: int) -> Floats:
         """Expected path probabilities of the children of nodes at `depth` with these path probabilities."""
-        return np.multiply.outer(paths, self.at(depth)).ravel()
+        return (paths[:, None] * self.at(depth)).ravel()
 
     def observe(self, forest: Forest, expanded: Ints) -> None:
         """Learns from the nodes that were expanded, those that got no child included; planted children do not count."""
         if len(expanded) == 0:
             return
-        depths = forest.depth[expanded]
-        levels = int(depths.max()) + 1
+        above = np.bincount(forest.depth[expanded], weights=forest.left(expanded)).tolist()
+        levels = len(above)
         self._reach(levels)
-        above = np.bincount(depths, weights=forest.left(expanded), minlength=levels)
-        below = slice(forest.batch + forest.planted, None)
-        ranks, cells = forest.rank[below], (forest.depth[below] - 1) * _RANKS + forest.rank[below]
-        paths = np.where((ranks < _RANKS) & (ranks >= 0), forest.path[below], 0.0)
-        mass = np.bincount(cells, weights=paths, minlength=levels * _RANKS)[: levels * _RANKS].reshape(levels, _RANKS)
-        known = np.flatnonzero(above > 0)
-        rates = np.maximum(self._rate, 1 / (self._steps[known] + _PRIOR_STEPS + 1))
-        self._means[known] += rates[:, None] * (mass[known] / above[known, None] - self._means[known])
-        self._steps[known] = np.minimum(self._steps[known] + 1, 1 / self._rate)
-        self._steps[levels:] *= 1 - self._rate  # not reached: old news, which the next look may overrule
+        for depth, (paths, brought) in enumerate(zip(above, _mass(forest, levels), strict=True)):
+            if paths > 0:
+                self._follow(depth, [mass / paths for mass in brought])
+        for depth in range(levels, len(self._steps)):
+            self._steps[depth] *= 1 - self._rate  # not reached: old news, which the next look may overrule
+        self._rates = np.array(self._means)
+
+    def _follow(self, depth: int, seen: list[float]) -> None:
+        """Moves the means at one depth towards what was seen there."""
+        rate, means = max(self._rate, 1 / (self._steps[depth] + _PRIOR_STEPS + 1)), self._means[depth]
+        self._means[depth] = [mean + rate * (value - mean) for mean, value in zip(means, seen, strict=True)]
+        self._steps[depth] = min(self._steps[depth] + 1, 1 / self._rate)
 
     def _reach(self, levels: int) -> None:
         """Makes room for parents at depths below `levels`."""
-        missing = levels - len(self._means)
-        if missing > 0:
-            self._means = np.concatenate([self._means, np.tile(self.at(levels - 1), (missing, 1))])
-            self._steps = np.concatenate([self._steps, np.zeros(missing)])
+        while len(self._means) < levels:
+            self._means.append(list(self._means[-1]) if self._means else _PRIOR.tolist())
+            self._steps.append(0.0)
 
 
-def best_width(paths: Floats, rates: Floats, row_price: float, level_prices: Floats) -> int:
-    """How many of a level's nodes to expand, the likeliest first.
+def _mass(forest: Forest, levels: int) -> list[list[float]]:
+    """[levels][ranks] path probabilities of all drafted nodes, by their parents' depth and their own rank."""
+    below, columns = slice(forest.batch + forest.planted, None), _RANKS + 1  # the last one is for further ranks
+    cells = forest.depth[below] * columns
+    cells += np.minimum(forest.rank[below], _RANKS)
+    sums = np.bincount(cells, weights=forest.path[below], minlength=(levels + 1) * columns)
+    table: list[list[float]] = sums[columns : (levels + 1) * columns].reshape(levels, columns)[:, :_RANKS].tolist()
+    return table
 
-    A node is worth what its children are expected to bring above the price of verifying them; the level costs what its
-    rows take to draft. The width with the largest difference wins, the smallest one on ties, 0 if none has any.
+
+def above_price(paths: Floats, rates: Floats, row_price: float) -> Floats:
+    """[W] what the children of nodes are expected to bring above the price of verifying them.
 
     Args:
-        paths: [W] falling path probabilities.
+        paths: [W] path probabilities of the nodes.
         rates: [ranks] acceptance probabilities of their children.
         row_price: tokens that one more verified row is worth.
+    """
+    children = rates[:, None] * paths
+    children -= row_price
+    np.maximum(children, 0.0, out=children)
+    return np.asarray(np.add.reduce(children))
+
+
+def best_width(brought: Floats, level_prices: Floats) -> int:
+    """How many of a level's nodes to expand, the likeliest first.
+
+    A node is worth what its children bring `above_price`; the level costs what its rows take to draft. The width with
+    the largest difference wins, the smallest one on ties, 0 if none has any.
+
+    Args:
+        brought: [W] what each node brings, the likeliest first.
         level_prices: [W] tokens that drafting 1, 2, ... W of them is worth.
     """
-    if len(paths) == 0:
+    if len(brought) == 0:
         return 0
-    brought = np.maximum(np.multiply.outer(rates, paths) - row_price, 0.0).sum(axis=0)
-    value = np.cumsum(brought) - level_prices
-    width = int(np.argmax(value))
+    value = brought.cumsum()
+    value -= level_prices
+    width = int(value.argmax())
     return width + 1 if value[width] > 0 else 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from smartree.cost.model import CostModel
 from smartree.policies.base import StepOutcome
 from smartree.policies.unread import Unread
+from smartree.tree.forest import Floats
 
 _UNEVEN_STEPS = 20  # over which the mean of what being uneven costs forgets
 
@@ -36,12 +39,16 @@ class LevelCosts:
         self._batch = batch
         self.scouting, self.count = False, 0
         self.seconds = self._modelled = 0.0
+        # Every level of a step is asked about several times.
+        self._clock = self._model.refinement.scale
+        self._curve = self._model.draft.levels_of(batch) if self._model.draft.by_level else None
 
     def add(self, depth: int, width: int) -> None:
-        """Counts a level below nodes at `depth`, `width` of them."""
+        """Counts a level below nodes at `depth`, `width` of them. The pass itself pays for being uneven."""
+        modelled = self._by_profile(depth, width)
         self.count += 1
-        self.seconds += self.of(depth, width) - self._uneven  # the pass itself pays for being uneven
-        self._modelled += self._by_profile(depth, width)
+        self.seconds += modelled if self._curve is None else self._model.drafting.level(modelled)
+        self._modelled += modelled
 
     def of(self, depth: int, width: int) -> float:
         """Seconds that a level adds to the step: the drafter's, and what goes with it.
@@ -49,18 +56,23 @@ class LevelCosts:
         Whether a level pays is asked of path probabilities alone, so that its trees come out uneven is part of it.
         """
         modelled = self._by_profile(depth, width)
-        return self._model.drafting.level(modelled) + self._uneven if self._model.draft.by_level else modelled
+        return modelled if self._curve is None else self._model.drafting.level(modelled) + self._uneven
+
+    def by_width(self, widths: int) -> Floats:
+        """[widths] seconds that the drafter and what goes with it take for a level of 1, 2, ... rows."""
+        if self._curve is None:
+            return np.zeros(widths)
+        return self._model.drafting.levels(self._clock * self._curve.first(widths))
 
     def reading(self, rows: int) -> float:
         """Seconds of a level that reads so many committed tokens."""
-        return self._model.refinement.scale * self._model.draft.level_seconds(self._batch, rows)
+        return self._clock * self._curve.at(rows) if self._curve is not None else 0.0
 
     def _by_profile(self, depth: int, width: int) -> float:
         """The drafter's time; the first level also reads what was committed since the last one."""
-        draft, scale = self._model.draft, self._model.refinement.scale
-        if not draft.by_level:
-            return scale * draft.seconds_per_step if depth == 0 else 0.0
-        return self.reading(width if depth else max(width, self._backlog()))
+        if self._curve is None:
+            return self._clock * self._model.draft.seconds_per_step if depth == 0 else 0.0
+        return self._clock * self._curve.at(width if depth else max(width, self._backlog()))
 
     def _backlog(self) -> int:
         """Rows that the first level reads; where all requests begin, a long backlog has been asked about before."""

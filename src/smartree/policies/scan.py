@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _EVERY_WIDTH, _FURTHER_WIDTHS, _PATIENCE = 8, 4, 2
+_FEW = 256  # up to which sorting stably, and sorting all, is what takes least
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ def by_width(requests: Ints, paths: Floats, batch: int) -> tuple[Ints, Floats, I
 def falling(paths: Floats) -> Ints:
     """[M] places by falling path probability, earlier ones first on ties.
 
-    What a stable sort gives. An unstable one is several times as fast, and the same where no two are equal.
+    What a stable sort gives. Of many, an unstable one is several times as fast, and the same where no two are equal.
     """
+    if len(paths) <= _FEW:
+        return (-paths).argsort(kind="stable")
     order = np.argsort(-paths)
     ranked = paths[order]
     return np.argsort(-paths, kind="stable") if np.any(ranked[1:] == ranked[:-1]) else order
@@ -71,7 +74,7 @@ def likeliest(paths: Floats, count: int) -> Ints:
 
     Without sorting the rest, which is most of it in a large batch.
     """
-    if 2 * count >= len(paths):
+    if len(paths) <= _FEW or 2 * count >= len(paths):
         return falling(paths)[:count]
     if count == 0:
         return np.empty(0, np.int64)

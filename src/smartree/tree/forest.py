@@ -145,16 +145,16 @@ class Forest:
             self._ints = np.pad(self._ints, ((0, 0), (0, room)))
             self._floats = np.pad(self._floats, ((0, 0), (0, room)))
         self._size = end
-        new, parents = slice(start, end), candidates.parents
-        self.request[new] = self.request[parents]
-        self.parent[new] = parents
-        self.token[new] = candidates.tokens
-        self.depth[new] = self.depth[parents] + 1
-        self.rank[new] = candidates.ranks
-        self.handle[new] = candidates.handles
-        self.probability[new] = candidates.probabilities
-        self.path[new] = self.path[parents] * candidates.probabilities
-        self.feature[new] = candidates.features
+        parents, ints, floats = candidates.parents, self._ints[:, start:end], self._floats[:, start:end]
+        ints[0] = self._ints[0].take(parents)
+        ints[1] = parents
+        ints[2] = candidates.tokens
+        np.add(self._ints[3].take(parents), 1, out=ints[3])
+        ints[4] = candidates.ranks
+        ints[5] = candidates.handles
+        floats[0] = candidates.probabilities
+        np.multiply(self._floats[1].take(parents), candidates.probabilities, out=floats[1])
+        floats[2] = candidates.features
         return np.arange(start, end)
 
     def plant(self, candidates: Candidates) -> Ints:
