@@ -27,6 +27,15 @@ class DraftingCost:
         self._plain_steps = 0
         self._steps = 0
 
+    def expect(self, scale: float, seconds_per_level: float) -> None:
+        """What to believe before anything was seen, where a profile is known to be too good to be true.
+
+        Args:
+            scale: measured over modelled draft time.
+            seconds_per_level: beside it.
+        """
+        self.scale, self.seconds_per_level = scale, seconds_per_level
+
     def observe(self, levels: int, modelled: float, draft_seconds: float, rest_seconds: float) -> None:
         """Learns from a step.
 

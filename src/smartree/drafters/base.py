@@ -80,6 +80,10 @@ class Drafter(Protocol):
         """
         ...
 
+    def unread(self, requests: Sequence[DraftRequest]) -> int:
+        """Committed tokens of these requests that it has to read before it can draft for all of them."""
+        ...
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Starts a step; request i owns root i of the forest. Cheap: costly work waits for `expand`."""
         ...
@@ -150,6 +154,10 @@ class BaseDrafter:
 
     def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
         """Nothing comes for nothing."""
+
+    def unread(self, requests: Sequence[DraftRequest]) -> int:
+        """Reading costs nothing."""
+        return 0
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
         """The engine calibrates; a fixed model learns nothing."""

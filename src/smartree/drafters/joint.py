@@ -64,6 +64,10 @@ class JointDrafter(BaseDrafter):
             likely = forest.path[candidates.parents] * candidates.probabilities >= _LEAST_PATH
             frontier = forest.plant(candidates.take(likely))
 
+    def unread(self, requests: Sequence[DraftRequest]) -> int:
+        """What the drafter that has levels has to read."""
+        return self.levels.unread(requests)
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Starts the step of the drafter that has levels."""
         self.levels.begin(requests, forest)

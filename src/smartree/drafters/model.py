@@ -72,6 +72,11 @@ class ModelDrafter(BaseDrafter):
 
         return level
 
+    def unread(self, requests: Sequence[DraftRequest]) -> int:
+        """Tokens that it has no rows of."""
+        cached = self.runner.seating.cached
+        return sum(len(request.tokens) - cached.get(request.id, 0) for request in requests)
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
         self.runner.seat([request.id for request in requests])

@@ -232,6 +232,7 @@ class Engine:
             depth_limits=np.minimum(np.array(room, np.int64), np.array(rows, np.int64)),
             extra_tokens=sum(chunk.end - chunk.start for chunk in plan.chunks),
             generated=np.array([len(request.tokens) - request.prompt_length for request in plan.decoding], np.int64),
+            unread=0 if self.drafter is None else self.drafter.unread(plan.decoding),
         )
 
     def _verify(self, plan: StepPlan, packed: PackedTrees) -> torch.Tensor:

@@ -31,6 +31,10 @@ from smartree.sampling_params import SamplingParams
 Message = Mapping[str, str]
 Prompt = str | Sequence[int]
 Done = Callable[[Request], None]
+# A profile times levels alone. In a step they come behind a pass that has emptied the caches, and each of them takes
+# time outside the drafter too; how much, steps will tell.
+_USUAL_SCALE = 1.3
+_MOST_BESIDE = 0.0005  # seconds a level
 
 
 class LLM:
@@ -179,8 +183,14 @@ class LLM:
         return calibration
 
     def cost_model(self) -> CostModel | None:
-        """The measured costs; None if nothing was measured."""
-        return self.profile.cost_model() if self.profile else None
+        """The measured costs, with what steps are expected to add to them; None if nothing was measured."""
+        if self.profile is None:
+            return None
+        model = self.profile.cost_model()
+        if self.profile.draft.levels:
+            thinnest = min(point.seconds for point in self.profile.draft.levels)
+            model.drafting.expect(_USUAL_SCALE, min(thinnest / 2, _MOST_BESIDE))
+        return model
 
     def saved_profile(self) -> Profile | None:
         """The profile of this setup in the user's cache folder, if there is one."""

@@ -22,6 +22,7 @@ class StepState:
         depth_limits: [B] depth of the deepest node that can still be of use (tokens and window left).
         extra_tokens: prompt tokens of joining requests that the same pass carries.
         generated: [B] tokens each request has generated so far; empty if nobody counted.
+        unread: committed tokens of these requests that the drafter has to read before it can draft for them all.
     """
 
     batch: int
@@ -29,6 +30,7 @@ class StepState:
     depth_limits: Ints
     extra_tokens: int = 0
     generated: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

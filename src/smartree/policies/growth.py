@@ -28,6 +28,11 @@ class Growth:
         self._steps: list[float] = []
         self._rates = np.empty((0, _RANKS))
 
+    @property
+    def known(self) -> bool:
+        """True once more was seen of first levels than the prior is worth."""
+        return bool(self._steps) and self._steps[0] > _PRIOR_STEPS
+
     def at(self, depth: int) -> Floats:
         """[ranks] acceptance probability of the children of a node at `depth`, given that the node is accepted."""
         known = len(self._means)

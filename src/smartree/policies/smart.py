@@ -23,6 +23,8 @@ _RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
 _ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
+_QUIET_AT_FIRST = 8  # steps without a node, all of which are learned from
+_QUIET_LATER = 4  # of which one is
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROW_SHARE = 0.25  # of the price of a row counts when a draft level is sized: a heuristic, see docs/theory.md, 4
 
@@ -57,6 +59,7 @@ class SmartPolicy(BasePolicy):
         self._scanned = (0, 0, 0)  # of the last scan: nodes, levels, changes of costs
         self._expanded: list[Ints] = []
         self._waiting = 0
+        self._quiet = 0  # steps since the last one with a node
 
     @property
     def price(self) -> float:
@@ -109,13 +112,17 @@ class SmartPolicy(BasePolicy):
         """
         if self.state.extra_tokens > self.options.prompt_tokens:
             return roots[:0]
-        batch, levels = self.state.batch, self._levels
+        state, batch, levels = self.state, self.state.batch, self._levels
         self._waiting -= 1
         if self._waiting <= 0:
             self._waiting = _STEPS_BETWEEN_QUESTIONS
-            reading = levels.reading(levels.unread.rows) - levels.reading(levels.unread.usual(batch))
-            # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
-            steps = max(_STEPS_TO_REPAY, levels.unread.rows / max(batch, 1))
+            rows = max(levels.unread.rows, state.unread)  # prompts are not counted by those who see steps only
+            reading = levels.reading(rows) - levels.reading(levels.unread.usual(batch))
+            steps = float(_STEPS_TO_REPAY)
+            if self._growth.known:
+                # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one,
+                # but while the requests last.
+                steps = max(steps, min(rows / max(batch, 1), float(state.depth_limits.mean())))
             margin = _LEAST_GAIN * self._costs.plain
             if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps + margin):
                 return roots
@@ -170,6 +177,10 @@ class SmartPolicy(BasePolicy):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
+        self._quiet = 0 if len(outcome.forest) > outcome.state.batch else self._quiet + 1
+        if self._quiet > _QUIET_AT_FIRST and self._quiet % _QUIET_LATER:
+            self._pass_quietly(outcome)
+            return
         plain, carried = self._costs.plain, self._carried(outcome.forest, outcome.selected)
         spent = self._costs.seconds_of(carried) + self._uneven_seconds
         one_look = max(plain, self._levels.of(0, self.state.batch))
@@ -183,6 +194,12 @@ class SmartPolicy(BasePolicy):
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
+
+    def _pass_quietly(self, outcome: StepOutcome) -> None:
+        """A step like those before it, without a node: only what adds up is noted, as learning takes time too."""
+        plain = self._costs.plain
+        self._looks.save(plain, max(plain, self._levels.of(0, self.state.batch)))
+        self._levels.unread.update(outcome.state.batch, outcome.tokens, drafted=False, scouting=False)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for: padding too, if the engine pads."""

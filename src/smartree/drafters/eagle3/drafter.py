@@ -83,6 +83,10 @@ class Eagle3Drafter(BaseDrafter):
         """
         self._backlog.add(request_ids, counts, features)
 
+    def unread(self, requests: Sequence[DraftRequest]) -> int:
+        """Tokens whose features wait."""
+        return sum(self._backlog.rows(request.id) for request in requests)
+
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
         self.runner.seat([request.id for request in requests])
