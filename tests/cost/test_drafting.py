@@ -108,3 +108,13 @@ def test_a_look_of_a_free_drafter_says_nothing_of_its_time() -> None:
     before = cost.scale
     cost.observe_look(1, 0.0, 0.001, 0.0)
     assert cost.scale == before
+
+
+def test_what_is_expected_counts_like_the_profile_s_word_and_gives_way_to_the_clock() -> None:
+    cost = DraftingCost()
+    cost.expect(1.5, 0.0004)
+    assert cost.level(0.002) == pytest.approx(0.0034)
+    for _ in range(6):
+        cost.observe(1, 0.002, 0.002, 0.0)
+    assert cost.scale == pytest.approx((4 * 1.5 + 6 * 1.0) / 10)
+    assert cost.seconds_per_level == pytest.approx(4 * 0.0004 / 10)

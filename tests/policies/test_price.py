@@ -99,3 +99,17 @@ def test_savings_do_not_pile_up() -> None:
     assert not savings.pay(1.3)
     assert savings.pay(1.2)
     assert savings.seconds == 0.0
+
+
+def test_a_look_that_took_longer_than_paid_for_delays_the_next_one() -> None:
+    savings = Savings(0.1)
+    savings.save(10.0, 1.0)
+    assert savings.pay(0.5)
+    savings.owe(2.0, most=1.5)
+    assert savings.seconds == 0.5 - 1.5
+    savings.owe(-3.0, most=1.5)  # nothing comes back
+    assert savings.seconds == -1.0
+    savings.save(10.0, 1.0)
+    assert not savings.pay(0.5)
+    savings.save(5.0, 1.0)
+    assert savings.pay(0.5)

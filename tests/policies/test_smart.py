@@ -760,6 +760,45 @@ def test_a_backlog_that_a_few_steps_cannot_repay_is_not_read_at_once() -> None:
     assert draft(policy, cost, state, same_children(0.9)).levels == 0
 
 
+def test_prompts_that_the_drafter_has_not_read_count_too() -> None:
+    """No step told of them: the engine does. Once acceptance is known they may cost what the requests' lives repay."""
+    dear = DraftCost(levels=(DraftPoint(8, 8, 1e-3), DraftPoint(8, 24, 2e-3), DraftPoint(8, 1024, 0.5)))
+    cost = cost_of(8, np.full(2000, 20e-3), dear)
+    short, long = (state_of(8, depth=depth, context=256) for depth in (25, 400))
+
+    def levels_with(unread: int, state: StepState, known: bool) -> int:
+        policy = SmartPolicy(cost, SmartOptions(explore_share=0, max_depth=1))
+        for _ in range(10 if known else 0):
+            step = draft(policy, cost, state, same_children(0.9))
+            observed(policy, step, tokens=8)
+        without_drafts(policy, cost, state, tokens=48)
+        return draft(policy, cost, replace(state, unread=unread), same_children(0.9)).levels
+
+    assert levels_with(0, long, known=False) == 1
+    assert levels_with(1024, long, known=False) == 0
+    assert levels_with(1024, long, known=True) == 1
+    assert levels_with(1024, short, known=True) == 0
+
+
+def test_quiet_steps_are_learned_from_now_and_then() -> None:
+    """One in four after the first eight; what the drafter has to read is counted in all of them."""
+    cost = cost_of(4, np.linspace(1.0, 3.0, 400), DraftCost(levels=(DraftPoint(4, 4, 100.0),)))
+    policy, state = SmartPolicy(cost, SmartOptions(explore_share=0)), state_of(4, depth=3, context=256)
+    seen = 0
+
+    def count(*_: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    cost.observe = count  # type: ignore[method-assign]
+    for _ in range(8 + 40):
+        step = draft(policy, cost, state, same_children(0.003))
+        assert step.levels == 0
+        policy.observe(StepOutcome(state, step.forest, step.selected, 4, step.seconds, step.seconds))
+    assert seen == 8 + 10
+    assert policy._levels.unread.rows == 4 * 48
+
+
 def run_timed(policy: SmartPolicy, cost: CostModel, state: StepState, steps: int) -> list[Step]:
     """Steps whose draft times the clock reports: those of the profile."""
     random, done = np.random.default_rng(0), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from smartree import LLM, SamplingParams
-from smartree.drafters.eagle3.checkpoint import read_checkpoint
+from smartree.drafters.eagle3.checkpoint import read_checkpoint, write_checkpoint
 from smartree.errors import InputError
 from smartree.train.config import TrainConfig
 from smartree.train.corpus import Corpus
@@ -130,6 +131,31 @@ def test_without_a_cache_the_head_is_the_same(whole: tuple[Path, dict[str, Any]]
     facts = run(tmp_path, Reporter(), cache_bytes=0)
     assert (tmp_path / "work" / "features" / "features.bin").stat().st_size == 0
     assert facts["log"][-1]["loss"] == pytest.approx(whole[1]["log"][-1]["loss"], rel=0.02)
+
+
+def test_a_head_goes_on_from_one_that_is_there(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """It keeps its draft vocabulary, and begins where the other one ended."""
+    before = read_checkpoint(whole[0] / "head")
+    folders = Folders(tmp_path / "head", tmp_path / "work")
+    config = replace(CONFIG, draft_vocab=30, learning_rate=1e-9, epochs=1)
+    facts = train_head(llm(), SOURCES, WRITING, config, folders, 10**9, Reporter(), whole[0] / "head")
+    after = read_checkpoint(tmp_path / "head")
+    assert facts["started_from"] == "head"
+    assert after.spec == before.spec
+    assert before.token_ids is not None
+    assert after.token_ids is not None
+    assert torch.equal(after.token_ids, before.token_ids)
+    for name, weight in before.weights.items():
+        assert torch.allclose(after.weights[name].float(), weight.float(), atol=1e-5), name
+
+
+def test_a_head_of_other_sizes_is_no_start(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(whole[0] / "head")
+    spec = replace(checkpoint.spec, norm_output=True)
+    write_checkpoint(tmp_path / "other", spec, checkpoint.weights, checkpoint.token_ids, 64)
+    folders = Folders(tmp_path / "head", whole[0] / "work")
+    with pytest.raises(InputError, match=r"other sizes or layers.*leave --start out"):
+        train_head(llm(), SOURCES, WRITING, CONFIG, folders, 10**9, Reporter(), tmp_path / "other")
 
 
 def test_too_little_to_train_on_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,10 @@ class Savings:
         """
         self.seconds = min(self.seconds + self._share * spent, most)
 
+    def owe(self, seconds: float, most: float) -> None:
+        """A look took so many seconds more than was paid for it, of which `most` count: the next ones wait for them."""
+        self.seconds -= min(max(seconds, 0.0), most)
+
     def pay(self, seconds: float) -> bool:
         """Takes the seconds of a look out if there are as many; False if not."""
         if self.seconds < seconds:

@@ -25,6 +25,7 @@ _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _QUIET_AT_FIRST = 8  # steps without a node, all of which are learned from
 _QUIET_LATER = 4  # of which one is
+_WORST_LOOK = 4  # times what a look should take: more than that was a slow moment of the machine
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _ROW_SHARE = 0.25  # of the price of a row counts when a draft level is sized: a heuristic, see docs/theory.md, 4
 
@@ -110,7 +111,7 @@ class SmartPolicy(BasePolicy):
         """Roots to draft for after steps without drafts: all if that will repay reading the backlog, else scouts or
         none.
         """
-        if self.state.extra_tokens > self.options.prompt_tokens:
+        if len(roots) == 0 or self.state.extra_tokens > self.options.prompt_tokens:
             return roots[:0]
         state, batch, levels = self.state, self.state.batch, self._levels
         self._waiting -= 1
@@ -186,6 +187,8 @@ class SmartPolicy(BasePolicy):
         one_look = max(plain, self._levels.of(0, self.state.batch))
         self._looks.save(spent, one_look)
         self._deeper_looks.save(spent, one_look)
+        if self._levels.scouting and self._levels.count:
+            self._looks.owe(outcome.seconds - spent, _WORST_LOOK * one_look)
         if outcome.state.extra_tokens == 0:
             rate = outcome.tokens / spent
             self._usual_rate += (rate - self._usual_rate) * (_RATE_SHARE if self._usual_rate else 1.0)

@@ -32,11 +32,14 @@ def native_fits(spec: Eagle3Spec, head: Eagle3Head) -> bool:
     )
 
 
-def store_in_int8(head: Eagle3Head) -> None:
+def store_in_int8(head: Eagle3Head) -> bool:
     """Stores what a level reads of a head that `native_fits` in 8 bits, where the processor multiplies them.
 
     Guesses never change the output, and a level spends its time on reading weights. `fc` stays as it is: it is read
     once a step only, and rounding the target's own states would change more guesses than all else together.
+
+    Returns:
+        False if it stays as it is.
     """
     blocks = [
         block for layer in head.layers for block in (layer.get_submodule("self_attn"), layer.get_submodule("mlp"))
@@ -44,10 +47,12 @@ def store_in_int8(head: Eagle3Head) -> None:
     children = [(block, name, child) for block in blocks for name, child in block.named_children()]
     children.append((head, "lm_head", head.lm_head))
     linears = [(parent, name, child) for parent, name, child in children if isinstance(child, nn.Linear)]
-    if library().takes_int8 and all(fits_int8(linear) for _, _, linear in linears):
-        pages = LargePages()
-        for parent, name, linear in linears:
-            setattr(parent, name, Int8Linear(linear, pages))
+    if not library().takes_int8 or not all(fits_int8(linear) for _, _, linear in linears):
+        return False
+    pages = LargePages()
+    for parent, name, linear in linears:
+        setattr(parent, name, Int8Linear(linear, pages))
+    return True
 
 
 def native_head(head: Eagle3Head, rotary: Rotary) -> NativeDecoder:

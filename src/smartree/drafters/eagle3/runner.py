@@ -70,7 +70,8 @@ class LoadedHead:
         head.requires_grad_(False)
         self.native = native_fits(self.spec, head)
         if self.native:
-            store_in_int8(head)
+            if store_in_int8(head):
+                self.fingerprint += "-int8"  # profiles of the same head in bfloat16 say other times
         else:
             merge_linears(head)
         if target.device.type == "cpu":
