@@ -121,9 +121,8 @@ class SmartPolicy(BasePolicy):
             reading = levels.reading(rows) - levels.reading(levels.unread.usual(batch))
             steps = float(_STEPS_TO_REPAY)
             if self._growth.known:
-                # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one,
-                # but while the requests last.
-                steps = max(steps, min(rows / max(batch, 1), float(state.depth_limits.mean())))
+                # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
+                steps = max(steps, rows / max(batch, 1))
             margin = _LEAST_GAIN * self._costs.plain
             if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps + margin):
                 return roots
