@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,19 +12,16 @@ from hypothesis import strategies as st
 
 from smartree.drafters.tree_rows import TreeRows
 from smartree.models import runner as runner_module
-from smartree.models.cache import CacheShape, SlotCache
-from smartree.models.load import LoadedModel, prepare_model
-from smartree.models.native.decoder import NativeRunner
+from smartree.models.load import prepare_model
 from smartree.models.packed_pass import causal_group
 from smartree.models.runner import ModelRunner
 from smartree.tree import DraftTree, forest_of
+from tests.models.native.passes import SEEDS, WINDOW, bits, in_one_go, runner_of, same
 from tests.models.native.small import (
-    HEAD_DIM,
     HIDDEN,
     NATIVE_KINDS,
     SLIDING,
     native_model,
-    native_target,
     needs_kernels,
     one_by_one,
     path_of,
@@ -38,32 +33,7 @@ from tests.models.native.small import (
 
 pytestmark = needs_kernels
 TAPS = (0, 1, 2, 1)
-WINDOW = 109  # no multiple of 32 or 16, nor even
 KINDS = st.sampled_from(NATIVE_KINDS)
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-@cache
-def target(kind: str) -> LoadedModel:
-    return native_target(kind)
-
-
-def runner_of(kind: str, slots: int = 1, window: int = WINDOW, tapped: Sequence[int] = ()) -> ModelRunner:
-    return ModelRunner(target(kind), slots, window, tapped)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """What must be the same: minus zero is not zero, and a NaN equals itself."""
-    return tensor.contiguous().view(torch.int16)
-
-
-def same(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-    assert bool(torch.isfinite(mine.float()).all())
-    return torch.equal(bits(mine), bits(theirs))
-
-
-def in_one_go(runner: ModelRunner, tokens: Sequence[int]) -> torch.Tensor:
-    return runner.forward([causal_group(0, 0, len(tokens))], np.array(tokens))
 
 
 # --- near the model ------------------------------------------------------------------------------------------------
@@ -214,42 +184,6 @@ def test_a_tree_fed_level_by_level_has_the_same_bits(kind: str, counts: list[int
             assert same(logits[row][None], expected), (depth, row)
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral"])
-def test_a_cache_that_grows_keeps_its_rows(kind: str) -> None:
-    runner, whole = runner_of(kind, slots=2, window=1111), runner_of(kind, window=1111)
-    tokens = random_tokens(np.random.default_rng(4), 1111)
-    sizes = [543, 1, 1, 290, 276]
-    assert runner.cache.rows == 544
-    start = 0
-    for size in sizes:
-        logits = runner.forward([causal_group(1, start, size)], tokens[start : start + size])
-        start += size
-    assert runner.cache.rows == 1111
-    assert same(logits, in_one_go(whole, tokens.tolist())[sum(sizes[:-1]) :])
-
-
-@pytest.mark.parametrize("rows", [1, 31, 32, 33, 47, 64, 65])
-def test_texts_that_end_with_the_cache(rows: int) -> None:
-    """The last block of keys is cut off there; what lies behind is the next head's, and must not matter."""
-    for kind in ("llama", "sliding qwen2"):
-        tokens = random_tokens(np.random.default_rng(rows), rows).tolist()
-        full, roomy = runner_of(kind, window=rows), runner_of(kind, window=512)
-        for cached in (full.cache.keys, full.cache.values):
-            cached[:, 1].fill_(float("nan"))  # the slot behind
-        assert full.cache.rows == rows
-        assert same(in_one_go(full, tokens), in_one_go(roomy, tokens))
-        again = runner_of(kind, window=rows)
-        assert same(one_by_one(again, tokens), in_one_go(roomy, tokens))
-
-
-def test_what_was_left_in_the_cache_does_not_matter() -> None:
-    tokens = random_tokens(np.random.default_rng(0), 33).tolist()
-    clean, used = runner_of("llama"), runner_of("llama")
-    for cached in (used.cache.keys, used.cache.values):
-        cached.fill_(float("nan"))
-    assert same(one_by_one(used, tokens), one_by_one(clean, tokens))
-
-
 @pytest.mark.parametrize("given_threads", [None, 1])
 @pytest.mark.parametrize("kind", NATIVE_KINDS)
 def test_threads_do_not_change_a_bit(kind: str, given_threads: int | None) -> None:
@@ -301,58 +235,3 @@ def test_tapped_states_are_those_that_hooks_hear(kind: str, monkeypatch: pytest.
     assert same(found[:, :HIDDEN], heard[:, :HIDDEN])  # the embeddings
     assert same(found[:, HIDDEN : 2 * HIDDEN], found[:, 3 * HIDDEN :])
     assert float((found.float() - heard.float()).abs().mean()) < 0.02 * float(heard.float().std())
-
-
-@given(st.integers(1, 7), st.integers(0, 3), SEEDS)
-@settings(deadline=None, max_examples=40)
-def test_rows_are_moved_as_the_cache_itself_moves_them(kv_heads: int, slot: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    rows = int(draw.integers(8, 70))
-    shape = CacheShape(3, kv_heads, HEAD_DIM)
-    mine, theirs = (SlotCache(shape, 4, rows, torch.bfloat16, torch.device("cpu")) for _ in range(2))
-    for cache_ in (mine, theirs):
-        filler = torch.Generator().manual_seed(seed % 1000)
-        cache_.keys.copy_(torch.randn(cache_.keys.shape, generator=filler))
-        cache_.values.copy_(torch.randn(cache_.values.shape, generator=filler))
-    start = int(draw.integers(0, rows - 2))
-    sources = np.sort(draw.choice(np.arange(start, rows), int(draw.integers(1, rows - start)), replace=False)).tolist()
-    native = NativeRunner(target("llama").native, mine)  # type: ignore[arg-type]
-    moves = [(slot, row, start + place) for place, row in enumerate(sources) if row != start + place]
-    if moves:
-        native.move(moves)
-    theirs.move(moves)
-    assert torch.equal(mine.keys, theirs.keys)
-    assert torch.equal(mine.values, theirs.values)
-
-
-def test_committing_an_accepted_path_leaves_the_cache_of_the_plain_prefix() -> None:
-    draw = np.random.default_rng(3)
-    for kind in ("llama", "sliding qwen2"):
-        for _ in range(6):
-            runner, alone = runner_of(kind, slots=2), runner_of(kind)
-            runner.seat([10, 11])
-            prefix = random_tokens(draw, int(draw.integers(1, 20))).tolist()
-            runner.forward([causal_group(1, 0, len(prefix))], np.array(prefix))
-            runner.seating.cached[11] = len(prefix)
-            packed = random_trees(draw, [5, 12])
-            runner.forward([tree_group([0, 1], [0, len(prefix)], packed)], packed.tokens)
-            first = int(packed.starts[1])
-            path = path_of(packed, int(draw.integers(first, packed.starts[2])))
-            runner.commit(11, [len(prefix) + row - first for row in path])
-            text = prefix + packed.tokens[path].tolist()
-            one_by_one(alone, text)
-            assert runner.seating.cached[11] == len(text)
-            for mine, theirs in ((runner.cache.keys, alone.cache.keys), (runner.cache.values, alone.cache.values)):
-                assert same(mine[:, 1, :, : len(text)], theirs[:, 0, :, : len(text)])
-
-
-def test_engines_that_share_a_model_do_not_hear_each_other() -> None:
-    first, second = runner_of("llama", tapped=(0, 2)), runner_of("llama", tapped=(1,))
-    tokens = random_tokens(np.random.default_rng(2), 12).tolist()
-    in_one_go(first, tokens)
-    assert first.taps is not None
-    assert second.taps is not None
-    mine = first.taps.rows(torch.arange(12))
-    in_one_go(second, tokens[::-1])
-    assert same(first.taps.rows(torch.arange(12)), mine)
-    assert second.taps.rows(torch.arange(12)).shape == (12, HIDDEN)

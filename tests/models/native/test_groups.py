@@ -13,7 +13,9 @@ from smartree.models.native.decoder import NativeRunner
 from smartree.models.native.groups import Gathered
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.runner import ModelRunner
-from tests.models.native.small import native_target, random_tokens, random_trees, tree_group
+from tests.models.native.small import native_target, needs_kernels, random_tokens, random_trees, tree_group
+
+pytestmark = needs_kernels
 
 
 @pytest.fixture(scope="module")
