@@ -172,6 +172,7 @@ def test_long_backlogs_are_read_in_pieces(piece: int, layers: int, monkeypatch: 
     monkeypatch.setattr("smartree.drafters.eagle3.drafter._MOST_ROWS", 4 * piece)
     monkeypatch.setattr("smartree.drafters.eagle3.drafter._LEAST_PIECE", 1)
     together = grow_all(drafter, texts, levels=3, width=2)
+    monkeypatch.setattr(HeadRunner, "forward", forward)
     for text, alone in zip(texts, expected, strict=True):
         assert_same(branches(together, text.id), alone)
         assert_cache_is_plain(drafter, listener, text)
