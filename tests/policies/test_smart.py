@@ -779,7 +779,7 @@ def test_prompts_that_the_drafter_has_not_read_count_too() -> None:
     assert levels_with(1024, known=True) == 1
 
 
-def test_quiet_steps_are_learned_from_now_and_then() -> None:
+def test_quiet_steps_are_learned_from_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in four after the first eight; what the drafter has to read is counted in all of them."""
     cost = cost_of(4, np.linspace(1.0, 3.0, 400), DraftCost(levels=(DraftPoint(4, 4, 100.0),)))
     policy, state = SmartPolicy(cost, SmartOptions(explore_share=0)), state_of(4, depth=3, context=256)
@@ -789,7 +789,7 @@ def test_quiet_steps_are_learned_from_now_and_then() -> None:
         nonlocal seen
         seen += 1
 
-    cost.observe = count  # type: ignore[method-assign]
+    monkeypatch.setattr(cost, "observe", count)
     for _ in range(8 + 40):
         step = draft(policy, cost, state, same_children(0.003))
         assert step.levels == 0

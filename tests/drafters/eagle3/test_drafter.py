@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from smartree.drafters.eagle3.drafter import Eagle3Drafter
 from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
 from smartree.models.load import LoadedModel
-from smartree.models.packed_pass import causal_group
+from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.tree.forest import Forest
 from tests.drafters.eagle3.heads import Listener, listening_drafter, tiny_head, tiny_spec, tiny_target
 from tests.drafters.grown import Text, branches, grow_all
@@ -147,6 +149,36 @@ def test_what_was_decoded_without_drafting_is_caught_up_with(missed: int) -> Non
     again = grow_all(drafter, texts, levels=3, width=2)
     for text in texts:
         assert_same(branches(again, text.id), grown_alone(text, 3, 2))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("piece", [1, 5, 40])
+def test_long_backlogs_are_read_in_pieces(piece: int, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2, 7, 12 and 90 tokens: those that are short are read with the others' last piece."""
+    drafter, listener = a_drafter(layers)
+    texts = [Text(index, list(prompt)) for index, prompt in enumerate(PROMPTS)]
+    expected = [grown_alone(text, 3, 2, layers) for text in texts]
+    listener.hear(texts)
+    passes: list[int] = []
+    forward = HeadRunner.forward
+
+    def counted(
+        self: HeadRunner, groups: Sequence[RowGroup], tokens: NDArray[np.int64], features: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        passes.append(len(tokens))
+        return forward(self, groups, tokens, features)
+
+    monkeypatch.setattr(HeadRunner, "forward", counted)
+    monkeypatch.setattr("smartree.drafters.eagle3.drafter._MOST_ROWS", 4 * piece)
+    monkeypatch.setattr("smartree.drafters.eagle3.drafter._LEAST_PIECE", 1)
+    together = grow_all(drafter, texts, levels=3, width=2)
+    monkeypatch.setattr(HeadRunner, "forward", forward)
+    for text, alone in zip(texts, expected, strict=True):
+        assert_same(branches(together, text.id), alone)
+        assert_cache_is_plain(drafter, listener, text)
+    whole = sum(len(prompt) - 1 for prompt in PROMPTS)
+    assert sum(passes[:-2]) == whole  # the last two are the levels below
+    assert max(passes) <= 4 * piece
 
 
 @pytest.mark.parametrize("chunks", [(5, 1, 80, 3), (89,), (1,) * 89])

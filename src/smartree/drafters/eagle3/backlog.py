@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from smartree.tree.forest import Ints
 
 _NOBODY = -1
-_MOST_BYTES = 2**25  # of hidden states that wait; as features they take a third of the memory
+_PIECE = 2**22  # bytes of hidden states that are reduced together
+_MOST_BYTES = 2**24  # of hidden states that wait; as features they take a third of the memory
 
 
 class Backlog:
@@ -125,14 +126,24 @@ class Backlog:
         """Turns what waits into features, in one product, and drops rows of requests that have ended."""
         if not self._states:
             return
-        features = self._reduce(self._states[0] if len(self._states) == 1 else torch.cat(self._states))
-        self._features = features if self._features is None else torch.cat([self._features, features])
+        features = [] if self._features is None else [self._features]
+        while self._states:
+            features.append(self._reduce(self._next_piece()))
+        self._features = features[0] if len(features) == 1 else torch.cat(features)
         owners = [self._owners, *self._state_owners] if len(self._owners) else self._state_owners
         self._owners = owners[0] if len(owners) == 1 else np.concatenate(owners)
-        self._states, self._state_owners, self._waiting = [], [], 0
+        self._state_owners, self._waiting = [], 0
         if self._stale:
             self._stale = False
             self._keep(np.isin(self._owners, np.fromiter(self._rows, np.int64, len(self._rows))))
+
+    def _next_piece(self) -> torch.Tensor:
+        """The first few passes' rows, which are gone from here then: all at once would take their memory twice."""
+        size, count = 0, 0
+        while count < len(self._states) and (count == 0 or size + self._states[count].nbytes <= _PIECE):
+            size, count = size + self._states[count].nbytes, count + 1
+        taken, self._states = self._states[:count], self._states[count:]
+        return taken[0] if count == 1 else torch.cat(taken)
 
     def _keep(self, rows: NDArray[np.bool_]) -> None:
         self._features = self._select(np.flatnonzero(rows))

@@ -17,6 +17,9 @@ from smartree.drafters.tree_rows import TreeRows
 from smartree.models.rehearsal import level_group
 from smartree.tree.forest import Candidates, Forest, Ints
 
+_MOST_ROWS = 2048  # of a pass that reads what was committed
+_LEAST_PIECE = 64  # of one request
+
 
 class Eagle3Drafter(BaseDrafter):
     """Row j of the head's cache holds token j + 1 with the target's features of token j.
@@ -113,14 +116,51 @@ class Eagle3Drafter(BaseDrafter):
             start = cached[request.id]
             pending.append(Pending(root, start, request.tokens[start + 1 :]))
             assert self._backlog.rows(request.id) == len(pending[-1].tokens), "a committed token without its features"
-        catch_up = CatchUp(pending)
-        ordered = self._backlog.take([self._requests[one.slot].id for one in catch_up.order])
-        last = catch_up.last_rows(roots.tolist())
-        states, logits = self.runner.level(catch_up.groups, catch_up.tokens, ordered, last)
-        for one in catch_up.order:
+        features = self._backlog.take([self._requests[one.slot].id for one in pending])
+        ends = np.cumsum([len(one.tokens) for one in pending])
+        for one in pending:
             cached[self._requests[one.slot].id] = one.cached + len(one.tokens)
+        pending = self._read_early(pending, features, ends)
+        catch_up = CatchUp(pending)
+        rows = self._rows_of(catch_up.order, pending, ends)
+        last = catch_up.last_rows(roots.tolist())
+        states, logits = self.runner.level(catch_up.groups, catch_up.tokens, features, last, rows)
         self._remember(roots, states)
         return logits
+
+    def _read_early(self, pending: list[Pending], features: torch.Tensor, ends: Ints) -> list[Pending]:
+        """Reads the beginnings of long backlogs, piece by piece: a pass of all of it would take memory for all of it.
+
+        Args:
+            pending: what the requests have to read.
+            features: of all of it, request by request.
+            ends: [b] where each request's features end.
+
+        Returns:
+            What is left to read.
+        """
+        piece = max(_LEAST_PIECE, _MOST_ROWS // len(pending))
+        while any(len(one.tokens) > piece for one in pending):
+            early = [Pending(one.slot, one.cached, one.tokens[:piece]) for one in pending if len(one.tokens) > piece]
+            catch_up = CatchUp(early)
+            starts = {one.slot: int(end) - len(one.tokens) for one, end in zip(pending, ends, strict=True)}
+            rows = np.concatenate([starts[one.slot] + np.arange(piece) for one in catch_up.order])
+            self.runner.forward(catch_up.groups, catch_up.tokens, features[torch.from_numpy(rows).to(features.device)])
+            pending = [
+                Pending(one.slot, one.cached + piece, one.tokens[piece:]) if len(one.tokens) > piece else one
+                for one in pending
+            ]
+        return pending
+
+    @staticmethod
+    def _rows_of(order: Sequence[Pending], pending: Sequence[Pending], ends: Ints) -> Ints | None:
+        """Rows of the features that these requests still have to read; None if it is all of them, in order."""
+        if all(mine is theirs for mine, theirs in zip(order, pending, strict=True)) and ends[-1] == sum(
+            len(one.tokens) for one in order
+        ):
+            return None
+        end_of = {one.slot: int(end) for one, end in zip(pending, ends, strict=True)}
+        return np.concatenate([np.arange(end_of[one.slot] - len(one.tokens), end_of[one.slot]) for one in order])
 
     def _read_level(self, forest: Forest, nodes: Ints) -> torch.Tensor:
         """Feeds one level of nodes behind the tree rows already cached; in the order of `nodes`."""
