@@ -178,7 +178,7 @@ def test_long_backlogs_are_read_in_pieces(piece: int, layers: int, monkeypatch: 
         assert_cache_is_plain(drafter, listener, text)
     whole = sum(len(prompt) - 1 for prompt in PROMPTS)
     assert sum(passes[:-2]) == whole  # the last two are the levels below
-    assert max(passes) <= 4 * piece
+    assert max(passes[:-2]) <= 4 * piece
 
 
 @pytest.mark.parametrize("chunks", [(5, 1, 80, 3), (89,), (1,) * 89])
