@@ -152,6 +152,8 @@ def test_layers_and_output_rows_are_stored_in_int8(monkeypatch: pytest.MonkeyPat
     small = {name for name, module in modules.items() if isinstance(module, Int8Linear)}
     assert {name for name, module in modules.items() if isinstance(module, NativeLinear)} - small == {"fc"}
     assert len(small) == 2 * 7 + 1
+    # Profiles of the two are not mixed up.
+    assert native("everything").fingerprint == in_bfloat16("everything").fingerprint + "-int8"
     monkeypatch.setattr(int8, "_MOST_INPUTS", HIDDEN)  # too few for the first layer, which reads twice as many
     for head in (in_bfloat16("everything"), tiny_head(target(), spec_of("everything"))):
         assert head.native
