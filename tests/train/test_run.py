@@ -149,6 +149,13 @@ def test_a_head_goes_on_from_one_that_is_there(whole: tuple[Path, dict[str, Any]
         assert torch.allclose(after.weights[name].float(), weight.float(), atol=1e-5), name
 
 
+def test_a_run_that_began_otherwise_is_not_gone_on_with(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """The texts may serve again, the checkpoint may not: it would pass the old head off as the new one."""
+    folders = Folders(tmp_path / "head", whole[0] / "work")
+    with pytest.raises(InputError, match="the head that it starts from differ"):
+        train_head(llm(), SOURCES, WRITING, CONFIG, folders, 10**9, Reporter(), whole[0] / "head")
+
+
 def test_a_head_of_other_sizes_is_no_start(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     checkpoint = read_checkpoint(whole[0] / "head")
     spec = replace(checkpoint.spec, norm_output=True)

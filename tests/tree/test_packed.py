@@ -62,6 +62,7 @@ def test_random_selections_are_packed_as_walking_up_says(data: st.DataObject, fo
     packed = pack(forest, selected)
     check_rows(forest, selected, packed)
     np.testing.assert_array_equal(seen(packed), naive_mask(forest, selected))
+    np.testing.assert_array_equal(packed.ancestor_mask(), naive_mask(forest, selected))
 
 
 @pytest.mark.parametrize("lengths", [[5], [3, 0, 4], [1, 1], [0, 2]])

@@ -39,21 +39,27 @@ class Lessons:
         if drafter is None or (draft.levels == 0 and not forest.planted):
             return
         self._steps += 1
-        follows = drafter.calibrated or forest.planted > 0
-        if follows or self._steps <= _AT_FIRST or self._steps % _LATER == 0:
-            self._teach(drafter, requests, forest, *observed_nodes(forest, packed, walks))
+        turn = self._steps <= _AT_FIRST or self._steps % _LATER == 0
+        if turn or drafter.calibrated or forest.planted:
+            self._teach(drafter, requests, forest, *observed_nodes(forest, packed, walks), turn)
         if draft.levels:
             drafter.commit(forest, packed.nodes[[row for walked in walks for row in walked.rows]])
 
     def _teach(
-        self, drafter: Drafter, requests: Sequence[Request], forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]
+        self,
+        drafter: Drafter,
+        requests: Sequence[Request],
+        forest: Forest,
+        nodes: Ints,
+        accepted: NDArray[np.bool_],
+        turn: bool,
     ) -> None:
         nodes, accepted = telling_nodes(requests, forest, nodes, accepted)
         own = nodes < forest.batch + forest.planted
         if drafter.calibrated or own.any():
             mine = slice(None) if drafter.calibrated else own
             drafter.learn(forest, nodes[mine], accepted[mine])
-        if not drafter.calibrated and not own.all():
+        if turn and not drafter.calibrated and not own.all():  # beside a lookup too its sample is to be fair
             sampled = np.array([request.temperature > 0 for request in requests])
             self._calibration.learn(forest, nodes[~own], accepted[~own], sampled)
 

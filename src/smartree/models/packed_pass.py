@@ -60,6 +60,7 @@ class RowGroup:
             tree that is fed in one go allows.
         """
         assert causal or mask is not None or above is not None
+        assert not causal or base is cached or np.array_equal(base, cached), "causal rows follow the committed ones"
         self.slots, self.base, self.cached, self.sizes, self.depths = slots, base, cached, sizes, depths
         self.causal, self.above, self._mask, self._column_depths = causal, above, mask, column_depths
         self.rows = len(depths)

@@ -102,7 +102,7 @@ class ModelRunner:
     ) -> torch.Tensor:
         embed, layers = self._embed, self.taps.layers if self.taps else ()
         if type(embed) is nn.Embedding:
-            inputs = Gathered(embed.weight, tokens)
+            inputs = Gathered(embed.weight, np.ascontiguousarray(tokens, dtype=np.int64))
         else:  # some scale what they look up
             with torch.inference_mode():
                 inputs = Gathered(embed(torch.from_numpy(tokens)).contiguous())

@@ -60,7 +60,7 @@ class SmartPolicy(BasePolicy):
         self._scanned = (0, 0, 0)  # of the last scan: nodes, levels, changes of costs
         self._expanded: list[Ints] = []
         self._waiting = 0
-        self._quiet = 0  # steps since the last one with a node
+        self._quiet = 0  # steps since the last one with a level or a node
 
     @property
     def price(self) -> float:
@@ -177,7 +177,8 @@ class SmartPolicy(BasePolicy):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
-        self._quiet = 0 if len(outcome.forest) > outcome.state.batch else self._quiet + 1
+        idle = not self._expanded and len(outcome.forest) == outcome.state.batch
+        self._quiet = self._quiet + 1 if idle else 0
         if self._quiet > _QUIET_AT_FIRST and self._quiet % _QUIET_LATER:
             self._pass_quietly(outcome)
             return
@@ -200,7 +201,9 @@ class SmartPolicy(BasePolicy):
     def _pass_quietly(self, outcome: StepOutcome) -> None:
         """A step like those before it, without a node: only what adds up is noted, as learning takes time too."""
         plain = self._costs.plain
-        self._looks.save(plain, max(plain, self._levels.of(0, self.state.batch)))
+        one_look = max(plain, self._levels.of(0, self.state.batch))
+        self._looks.save(plain, one_look)
+        self._deeper_looks.save(plain, one_look)
         self._levels.unread.update(outcome.state.batch, outcome.tokens, drafted=False, scouting=False)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:

@@ -101,6 +101,7 @@ class Trainer:
         self.device = head.fc.weight.device
         rotary = Rotary(head.spec, longest + config.unrolled, torch.float32, self.device)
         self._unrolled = Unrolled(head, teacher, rotary)
+        self._beginning = self._first_weights()
         self._optimizer = self._make_optimizer()
         self.state = TrainState(total=self._total_batches())
         self.log: list[dict[str, Any]] = []
@@ -150,6 +151,7 @@ class Trainer:
         content = {
             "config": asdict(self.config),
             "texts": self._digest(),
+            "beginning": self._beginning,
             "head": self.head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "state": asdict(self.state),
@@ -185,6 +187,8 @@ class Trainer:
             differing.append("the corpus")
         if shapes != _shapes(self.head.state_dict()):
             differing.append("the head's sizes")
+        elif not differing and content.get("beginning", self._beginning) != self._beginning:  # a seed says it better
+            differing.append("the head that it starts from")
         if differing:
             raise InputError(
                 f"The checkpoint {path} is of another run: {', '.join(differing)} differ; choose another folder, or "
@@ -261,6 +265,13 @@ class Trainer:
         for text in self.texts:
             code = crc32(array("q", text.tokens).tobytes(), code)
         return f"{len(self.texts)}:{code:08x}"
+
+    def _first_weights(self) -> str:
+        """Of the head as it begins, and of the target's rows for its draft vocabulary."""
+        code = 0
+        for weight in (*self.head.state_dict().values(), self.teacher.rows):
+            code = crc32(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), code)
+        return f"{code:08x}"
 
     def _path(self) -> Path:
         return self.folder / "state.pt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smartree.tree.forest import Forest, Ints
 
@@ -40,6 +41,24 @@ class PackedTrees:
         # What has no parent has -1 less a start, which is as negative.
         found[request, np.arange(len(self.nodes)) - self.starts[request]] = self.parents - self.starts[request]
         return found
+
+    def ancestor_mask(self) -> NDArray[np.bool_]:
+        """[B, n, n] with n the largest segment: entry (b, i, j) says that j is i or an ancestor of i.
+
+        For engines whose attention takes masks; ours asks for parents. Rows and columns past a request's own segment
+        are False.
+        """
+        above = self.above()
+        batch, width = above.shape
+        mask = np.zeros((batch, width, width), bool)
+        request, row = np.nonzero(np.arange(width) < self.sizes[:, None])
+        standing = row
+        while len(standing):
+            mask[request, row, standing] = True
+            standing = above[request, standing]
+            kept = standing >= 0
+            request, row, standing = request[kept], row[kept], standing[kept]
+        return mask
 
 
 def pack(forest: Forest, selected: Ints) -> PackedTrees:

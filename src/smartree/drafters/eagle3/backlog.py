@@ -123,7 +123,7 @@ class Backlog:
             self._features, self._owners, self._stale = None, np.empty(0, np.int64), False
 
     def _reduce_all(self) -> None:
-        """Turns what waits into features, in one product, and drops rows of requests that have ended."""
+        """Turns what waits into features, piece by piece, and drops rows of requests that have ended."""
         if not self._states:
             return
         features = [] if self._features is None else [self._features]

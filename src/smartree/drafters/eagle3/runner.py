@@ -80,7 +80,7 @@ class LoadedHead:
 
     def embeddings_of(self, tokens: NDArray[np.int64]) -> Gathered:
         """`embed` for the kernels, which look the rows up themselves."""
-        return Gathered(self._embeddings, np.ascontiguousarray(tokens))
+        return Gathered(self._embeddings, np.ascontiguousarray(tokens, dtype=np.int64))
 
     def embed(self, tokens: NDArray[np.int64]) -> torch.Tensor:
         """[N] token ids -> [N, H]; padding of the target's vocabulary that the head does not know becomes token 0."""

@@ -152,7 +152,7 @@ class NativeRunner:
         """
         decoder, native = self._decoder, NativeGroups(groups)
         count, kept = native.rows, native.rows if keep is None else len(keep)
-        keep = None if keep is None else np.ascontiguousarray(keep)
+        keep = None if keep is None else np.ascontiguousarray(keep, dtype=np.int64)
         taps = np.array(tapped, np.int32)
         output = NativeOutput(
             _empty(count, decoder.hidden) if states else None,

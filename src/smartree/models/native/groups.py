@@ -36,6 +36,8 @@ class NativeGroups:
 
     def __init__(self, groups: Sequence[RowGroup]) -> None:
         self.count, self.rows = len(groups), sum(group.rows for group in groups)
+        # The kernels count by sizes, and write what was made room for by depths.
+        assert self.rows == sum(int(group.sizes.sum()) for group in groups)
         self._kept: list[NDArray[Any]] = []
         self.structs = (structs.Group * len(groups))(*(self._struct(group) for group in groups))
 
@@ -46,11 +48,11 @@ class NativeGroups:
             *(self._address(part) for part in (np.array(group.slots), group.base, group.cached, group.sizes)),
             self._address(group.depths),
             None if group.above is None else self._address(group.above),
-            None if mask is None else self._address(mask),
+            None if mask is None else self._address(mask, np.bool_),
         )
 
-    def _address(self, values: NDArray[Any]) -> int:
-        plain = np.ascontiguousarray(values)
+    def _address(self, values: NDArray[Any], kind: type = np.int64) -> int:
+        plain: NDArray[Any] = np.ascontiguousarray(values, dtype=kind)
         self._kept.append(plain)
         return plain.ctypes.data
 
