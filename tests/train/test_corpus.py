@@ -43,6 +43,16 @@ def test_an_empty_corpus(tmp_path: Path) -> None:
     assert list(Corpus(tmp_path / "corpus.jsonl")) == []
 
 
+def test_what_came_to_nothing_is_known_but_is_no_text(tmp_path: Path) -> None:
+    corpus = filled(tmp_path / "corpus.jsonl")
+    corpus.give_up("job:9")
+    for one in (corpus, Corpus(corpus.path)):
+        assert list(one) == TEXTS
+        assert len(one) == 4
+        assert "job:9" in one.keys
+        assert one.given_up == {"job:9"}
+
+
 @pytest.mark.parametrize("kept", [1, 10, 30])
 def test_a_half_line_is_dropped_and_written_again(kept: int, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"

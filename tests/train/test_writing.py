@@ -74,7 +74,7 @@ def test_temperatures_take_turns() -> None:
 def _nowhere() -> Corpus:
     """An empty corpus that is never written to."""
     corpus = object.__new__(Corpus)
-    corpus.keys, corpus.answer_tokens = set(), 0
+    corpus.keys, corpus.given_up, corpus.answer_tokens = set(), set(), 0
     return corpus
 
 
@@ -236,6 +236,29 @@ def test_a_target_that_finishes_no_prompt_is_given_up(eos: int | None, window: i
     with pytest.raises(InputError, match="finished none of 200 prompts"):
         Writer(endless, corpus, a_config(own_prompts=True, openers=("", "abc"))).write({})
     assert len(corpus) == 0
+
+
+def test_prompts_that_came_to_nothing_are_not_tried_again(tmp_path: Path) -> None:
+    """Else a long run that goes on begins with all its failures in a row, and is given up for them."""
+    config = a_config(own_prompts=True, tokens=60, openers=("",))
+    corpus = Corpus(tmp_path / "corpus.jsonl")
+    for index in range(0, 2000, 2):
+        corpus.give_up(f"own:{index}")
+    Writer(llm(), corpus, config).write({})
+    again = Corpus(corpus.path)
+    written = {text.key for text in again}
+    assert written
+    assert not written & {f"own:{index}" for index in range(0, 2000, 2)}
+
+
+def test_a_target_that_has_finished_prompts_is_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many fail in a row: those of an older corpus are not noted."""
+    monkeypatch.setattr("smartree.train.writing._MOST_FRUITLESS", 1)
+    corpus = Corpus(tmp_path / "corpus.jsonl")
+    corpus.append(Text("own:0", (1,), (2,)))
+    Writer(llm(), corpus, a_config(own_prompts=True, tokens=80)).write({})
+    assert corpus.given_up  # at least one failed
+    assert corpus.answer_tokens >= 80
 
 
 def test_own_prompts_need_a_chat_template() -> None:

@@ -33,7 +33,14 @@ class Text:
 
 
 class Corpus:
-    """A file of texts that grows by whole lines: an interruption loses the line being written and nothing else."""
+    """A file of texts that grows by whole lines: an interruption loses the line being written and nothing else.
+
+    Attributes:
+        path: the file.
+        keys: jobs that need not be done again.
+        given_up: those of them that came to nothing: a line without an answer.
+        answer_tokens: of all texts.
+    """
 
     def __init__(self, path: Path) -> None:
         """Opens or makes the file.
@@ -43,23 +50,35 @@ class Corpus:
         """
         self.path = path
         self.keys: set[str] = set()
+        self.given_up: set[str] = set()
         self.answer_tokens = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 self._drop_half_line()
-                for text in self:
+                for text in self._lines():
                     self._count(text)
         except OSError as error:
             raise InputError(f"{path} cannot be used: {error.strerror}.") from error
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.keys) - len(self.given_up)
 
     def __iter__(self) -> Iterator[Text]:
+        return (text for text in self._lines() if text.answer)
+
+    def _lines(self) -> Iterator[Text]:
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 yield self._parse(line, number)
+
+    def give_up(self, key: str) -> None:
+        """Notes that a job came to nothing, so that nobody tries it again.
+
+        Raises:
+            InputError: as `append`.
+        """
+        self.append(Text(key, (), ()))
 
     def append(self, text: Text) -> None:
         """Adds a text.
@@ -84,6 +103,8 @@ class Corpus:
 
     def _count(self, text: Text) -> None:
         self.keys.add(text.key)
+        if not text.answer:
+            self.given_up.add(text.key)
         self.answer_tokens += len(text.answer)
 
     def _drop_half_line(self) -> None:

@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 _OWN_PROMPT = "own"
 _MARK = "\x00here the user speaks\x00"
 _LONGEST_OWN_PROMPT = 160
-_MOST_FRUITLESS = 200  # own prompts in a row that came to nothing before writing is given up
+_MOST_FRUITLESS = 200  # own prompts that came to nothing before the first did not: then writing is given up
 _OWN_TOP_K = 100  # keeps the prompts sensible; cheaper than top_p, which would have to sort most of the vocabulary
 
 
@@ -95,6 +95,7 @@ class Writer:
         self._before, self._after = user_turn(llm) if config.own_prompts else ([], [])
         self._running: dict[int, tuple[Request, Job, tuple[int, ...] | None]] = {}
         self._fruitless = 0
+        self._finishes = any(key.startswith(f"{_OWN_PROMPT}:") for key in corpus.keys - corpus.given_up)
 
     def write(self, sources: Mapping[str, Sequence[Sequence[int]]], progress: Progress | None = None) -> None:
         """Writes until the corpus holds the wanted tokens or every job is done.
@@ -160,7 +161,7 @@ class Writer:
         room = self.llm.window - len(job.prompt) - 1
         if room < 1:  # a prompt as long as the window cannot be answered
             if job.own:
-                self._note_fruitless()
+                self._note_fruitless(job)
             return True
         if job.own:
             limit = min(_LONGEST_OWN_PROMPT, room)
@@ -186,21 +187,22 @@ class Writer:
             if self.store is not None and states is not None and self._has_room(self.store):
                 self.store.append(job.key, states)
             self.corpus.append(Text(job.key, prompt, tuple(request.output)))
-            self._fruitless = 0
+            self._finishes = self._finishes or job.own
             return
         written = (*request.tokens[:-1], *self._after)
         # An endless prompt is nobody's question.
         if request.finish_reason == "stop" and len(request.output) > 1 and len(written) + 1 < self.llm.window:
             self._answer(job, written)
         else:
-            self._note_fruitless()
+            self._note_fruitless(job)
 
     def _has_room(self, store: FeatureStore) -> bool:
         return self._limit_bytes is None or store.total_bytes < self._limit_bytes
 
-    def _note_fruitless(self) -> None:
+    def _note_fruitless(self, job: Job) -> None:
+        self.corpus.give_up(job.key)
         self._fruitless += 1
-        if self._fruitless >= _MOST_FRUITLESS:
+        if self._fruitless >= _MOST_FRUITLESS and not self._finishes:
             raise InputError(
                 f"{self.llm.target.name!r} finished none of {_MOST_FRUITLESS} prompts that it began; give it prompts "
                 "instead."
