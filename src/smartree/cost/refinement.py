@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.cost.clock_line import ClockLine
 from smartree.cost.isotonic import isotonic
 
 Floats = NDArray[np.float64]
@@ -21,9 +22,10 @@ _BORDERS: tuple[float, ...] = tuple(np.sqrt(_SIZES[1:] * _SIZES[:-1]).tolist()) 
 
 
 class _Pass(NamedTuple):
-    """A timed pass: what kind, the place of its size in _SIZES, and log(measured / what the table says)."""
+    """A timed pass: what kind, log(rows / requests), the place of its size in _SIZES, log(measured / table)."""
 
     kind: Kind
+    log_width: float
     place: int
     log_ratio: float
 
@@ -39,7 +41,7 @@ class _Local:
 
 
 class Refinement:
-    """A factor on the table's predictions: the clock's scale, times a correction by batch, evenness and size.
+    """A factor on the table's predictions: the clock's line, times a correction by batch, evenness and size.
 
     Everything is kept as logarithms of measured over predicted. The last `window` passes are only watched: if three
     quarters of them are off by more than `jump` to the same side, the clock has changed (power cap, other load), and
@@ -56,7 +58,7 @@ class Refinement:
         jump: float = 0.1,
         local_rate: float = 0.03,
         strength: float = 5.0,
-        memory: float = 1000.0,
+        memory: float = 300.0,
     ) -> None:
         """Args:
         rate: share of a step's surprise that moves the scale; more right after a jump.
@@ -66,9 +68,9 @@ class Refinement:
         strength: steps at a size that count as "no correction".
         memory: steps of a batch over which the correction of a size that does not come up fades.
         """
-        self._rate, self._window, self._jump = rate, window, jump
+        self._window, self._jump = window, jump
         self._local_rate, self._strength, self._keep = local_rate, strength, 1 - 1 / memory
-        self._log_scale, self._scale_count = 0.0, 1 / rate
+        self._line = ClockLine(rate)
         self._recent: deque[_Pass] = deque()
         self._locals: dict[Kind, _Local] = {}
         self.version = 0
@@ -76,8 +78,8 @@ class Refinement:
 
     @property
     def scale(self) -> float:
-        """Measured over predicted seconds, all sizes together."""
-        return exp(self._log_scale)
+        """Measured over predicted seconds of plain passes."""
+        return exp(self._line.near)
 
     def observe(self, batch: int, rows: int, predicted: float, seconds: float, uneven: bool = False) -> None:
         """Learns from one pass.
@@ -90,16 +92,17 @@ class Refinement:
             predicted: what the table alone says, seconds.
             seconds: what the clock says.
         """
-        self._recent.append(_Pass((batch, uneven), bisect_left(_BORDERS, rows), log(seconds / predicted)))
+        place, width = bisect_left(_BORDERS, rows), log(rows / batch)
+        self._recent.append(_Pass((batch, uneven), width, place, log(seconds / predicted)))
         if len(self._recent) < self._window:
             return
         if self._has_jumped():
             surprises = sorted(self._surprise(seen) for seen in self._recent)
             self.jumps += 1
-            self._log_scale += surprises[self._window // 2]
-            self._scale_count = float(self._window // 4)  # known from a few passes: let the next ones settle it
-            for _ in range(self._window // 2):  # of the clock that was
+            for _ in range(self._window // 2):  # some are of the clock that was
                 self._recent.popleft()
+            width = sum(seen.log_width for seen in self._recent) / len(self._recent)
+            self._line.jump(width, surprises[self._window // 2], float(self._window // 4))
         else:
             self._learn(self._recent.popleft())
         self.version += 1
@@ -117,21 +120,20 @@ class Refinement:
 
     def _surprise(self, seen: _Pass) -> float:
         """Logarithm of measured over predicted, all corrections included."""
-        off, local = seen.log_ratio - self._log_scale, self._locals.get(seen.kind)
+        off, local = seen.log_ratio - self._line.at(seen.log_width), self._locals.get(seen.kind)
         if local is None:
             return off
         count = local.counts[seen.place]
         return off - local.means[seen.place] * count / (count + self._strength)
 
     def _learn(self, seen: _Pass) -> None:
-        """The scale follows the mean over all sizes of even passes, a correction what is left of its own size."""
+        """The line follows all sizes of even passes, a correction what is left of its own size."""
         local = self._locals.setdefault(seen.kind, _Local())
         usual = local.means[seen.place]
-        surprise = seen.log_ratio - self._log_scale - usual
+        surprise = seen.log_ratio - self._line.at(seen.log_width) - usual
         off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
         if not seen.kind[1]:
-            self._scale_count = min(self._scale_count + 1, 1 / self._rate)
-            self._log_scale += off / self._scale_count
+            self._line.follow(seen.log_width, off)
         local.counts = [self._keep * count for count in local.counts]
         local.counts[seen.place] += 1
         share = max(1 / local.counts[seen.place], self._local_rate)
@@ -145,14 +147,16 @@ class Refinement:
             uneven: whether they have different numbers of rows.
             seconds: [n] what the table says of 0, 1, ... n - 1 rows.
         """
+        rows = np.maximum(np.arange(len(seconds)), 1.0)
+        factors = np.exp(self._line.over(np.log(rows / max(batch, 1))))
+        seconds = seconds * factors
         local = self._locals.get((batch, uneven))
         if local is None:
-            return seconds * self.scale
+            return np.asarray(np.maximum.accumulate(seconds))
         known = len(seconds) > _SIZES
         sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], np.array(local.counts)[known]
         means = np.array(local.means)[known] * counts / (counts + self._strength)
         # A size that was seen bounds its neighbours that were not.
         logs = np.log(isotonic(table * np.exp(means), counts + 1e-3) / table)
-        rows = np.maximum(np.arange(len(seconds)), 1.0)
-        factors = np.exp(self._log_scale + np.interp(np.log(rows), np.log(sizes), logs))
+        factors = np.exp(np.interp(np.log(rows), np.log(sizes), logs))
         return np.asarray(np.maximum.accumulate(seconds * factors))

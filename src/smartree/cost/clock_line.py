@@ -1,0 +1,70 @@
+"""The clock as a line: how measured passes relate to a table's, by the rows that each request has."""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_WIDE = log(4.0)  # rows a request, as a logarithm: from there on the line is level
+_ALIKE = 0.5  # correlation of what happens to narrow and to wide passes
+_NOISE = 0.05**2  # variance of one pass's log(measured / table)
+
+
+class ClockLine:
+    """log(measured / table) for passes of one row a request, and for wide ones; in between by log(rows / requests).
+
+    One factor for all is not enough where a processor has neighbours: memory changes its speed while arithmetic does
+    not, and a pass of few rows, which waits for memory, then takes another share of what the table says than one of
+    many. The two numbers are followed by a Kalman filter. A change that was seen of one of them is believed to have
+    half happened to the other; the longer it was not seen, and the larger the change, the sooner its next passes are
+    believed.
+    """
+
+    __slots__ = ("_both", "_drift", "_of_far", "_of_near", "far", "near")
+
+    def __init__(self, rate: float) -> None:
+        """Args:
+        rate: share of a pass's surprise that moves the line in the long run, where all passes are of one kind.
+        """
+        self.near, self.far = 0.0, 0.0
+        self._drift = rate * rate * _NOISE
+        # Covariances of the two estimates: at first those of the long run.
+        self._of_near = self._of_far = rate * _NOISE
+        self._both = _ALIKE * self._of_near
+
+    def at(self, log_width: float) -> float:
+        """Logarithm of the factor for passes of that width."""
+        return self.near + (self.far - self.near) * min(log_width / _WIDE, 1.0)
+
+    def over(self, log_widths: Floats) -> Floats:
+        """`at` of many."""
+        return np.asarray(self.near + (self.far - self.near) * np.clip(log_widths / _WIDE, 0.0, 1.0))
+
+    def jump(self, log_width: float, off: float, count: float) -> None:
+        """Another clock: passes of about that width are off by so much, known from `count` of them."""
+        size = off * off
+        self._of_near += size
+        self._of_far += size
+        self._both += _ALIKE * size
+        self._move(log_width, off, _NOISE / count)
+
+    def follow(self, log_width: float, off: float) -> None:
+        """Moves towards a pass that is off by so much."""
+        self._of_near += self._drift
+        self._of_far += self._drift
+        self._both += _ALIKE * self._drift
+        self._move(log_width, off, _NOISE)
+
+    def _move(self, log_width: float, off: float, noise: float) -> None:
+        share = min(log_width / _WIDE, 1.0)
+        near = (1 - share) * self._of_near + share * self._both
+        far = (1 - share) * self._both + share * self._of_far
+        spread = (1 - share) * near + share * far + noise
+        self.near += near / spread * off
+        self.far += far / spread * off
+        self._of_near -= near * near / spread
+        self._of_far -= far * far / spread
+        self._both -= near * far / spread
