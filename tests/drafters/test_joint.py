@@ -26,10 +26,10 @@ def joint(lookup: NgramDrafter | None = None) -> JointDrafter:
     return JointDrafter(ModelDrafter(target, target.vocab_size, 4, 100, top_k=4), lookup)
 
 
-def planted(drafter: JointDrafter, *texts: list[int], limit: int = 50) -> tuple[list[Text], Forest]:
+def planted(drafter: JointDrafter, *texts: list[int], limit: int = 50, least: float = 0.0) -> tuple[list[Text], Forest]:
     requests = [Text(index, list(text)) for index, text in enumerate(texts)]
     forest = Forest(np.array([text.tokens[-1] for text in requests]))
-    drafter.plant(requests, forest, np.full(len(texts), limit))
+    drafter.plant(requests, forest, np.full(len(texts), limit), least)
     return requests, forest
 
 
@@ -46,6 +46,50 @@ def children(
         np.full(count, -1),
         np.zeros(count),
     )
+
+
+def by_path(forest: Forest) -> dict[tuple[int, ...], tuple[float, float, int, int, float]]:
+    """What is known of each planted node, by its request and the tokens that lead to it."""
+    names: dict[int, tuple[int, ...]] = {root: (root,) for root in range(forest.batch)}
+    for node in range(forest.batch, len(forest)):
+        names[node] = (*names[int(forest.parent[node])], int(forest.token[node]))
+    return {
+        names[node]: (
+            float(forest.path[node]),
+            float(forest.probability[node]),
+            int(forest.depth[node]),
+            int(forest.request[node]),
+            float(forest.feature[node]),
+        )
+        for node in range(forest.batch, len(forest))
+    }
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_trees_planted_at_once_are_those_that_are_grown_level_by_level(limit: int) -> None:
+    random = np.random.default_rng(3)
+    texts = [[int(token) for token in random.integers(0, 3, size)] for size in (5, 30, 60, 90, 120, 150, 200, 250)]
+    drafter = joint()
+    requests, forest = planted(drafter, *texts, limit=limit)
+    grown, lookup = Forest(np.array([text[-1] for text in texts])), drafter.lookup.fresh()
+    lookup.begin(requests, grown)
+    frontier = np.arange(len(texts))
+    while len(frontier := frontier[grown.depth[frontier] < limit]):
+        candidates = lookup.expand(grown, frontier)
+        likely = grown.path[candidates.parents] * candidates.probabilities >= 0.02
+        frontier = grown.append(candidates.take(likely))
+    assert len(grown) >= len(texts) + 7 * min(limit, 3)
+    assert by_path(forest) == by_path(grown)
+    assert np.all(forest.parent[forest.batch :] < np.arange(forest.batch, len(forest)))
+
+
+def test_deeper_nodes_are_planted_down_to_what_a_row_is_worth_and_root_children_always() -> None:
+    random = np.random.default_rng(5)
+    texts = [[int(token) for token in random.integers(0, 3, 80)] for _ in range(4)]
+    (_, few), (_, all_of_them) = planted(joint(), *texts, least=0.3), planted(joint(), *texts)
+    kept = {path: node for path, node in by_path(all_of_them).items() if node[0] >= 0.3 or node[2] == 1}
+    assert by_path(few) == kept
+    assert len(kept) < len(all_of_them) - 4
 
 
 def test_what_followed_the_same_words_is_planted_and_nothing_else() -> None:

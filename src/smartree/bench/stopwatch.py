@@ -16,12 +16,16 @@ class TimedPolicy:
         self.policy = policy
         self.name = policy.name
         self.inspects_tokens, self.speculates = policy.inspects_tokens, policy.speculates
-        self.takes_planted, self.predicted_seconds = policy.takes_planted, policy.predicted_seconds
+        self.predicted_seconds = policy.predicted_seconds
         self.seconds = 0.0
 
     def __getattr__(self, name: str) -> Any:
         """What some policies have and others do not, such as a price."""
         return getattr(self.policy, name)
+
+    def least_planted(self, state: StepState) -> float | None:
+        """As the policy does."""
+        return self.policy.least_planted(state)
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """As the policy does."""

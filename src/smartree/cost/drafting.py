@@ -73,6 +73,10 @@ class DraftingCost:
         beside = max(rest_seconds - self._plain, 0.0) / levels
         self.seconds_per_level -= _LOOK_RATE * max(self.seconds_per_level - beside, 0.0)
 
+    def beside(self, rest_seconds: float) -> float:
+        """Seconds outside drafter and target pass that a step took more than a plain one; 0 before one was seen."""
+        return max(rest_seconds - self._plain, 0.0) if self._plain_steps else 0.0
+
     def level(self, modelled: float) -> float:
         """Seconds that a level adds to a step, for a modelled time of the drafter."""
         return self.scale * modelled + self.seconds_per_level

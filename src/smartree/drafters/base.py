@@ -70,13 +70,14 @@ class Drafter(Protocol):
         cost nothing, or if `context` is beyond its window."""
         ...
 
-    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
+    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints, least: float) -> None:
         """Plants what is known for nothing, before anybody decides; only for policies that take it.
 
         Args:
             requests: request i owns root i of the forest.
             forest: roots only.
             limits: [B] depth of the deepest node of each that is of use.
+            least: path probability below which a node is of no use.
         """
         ...
 
@@ -152,7 +153,7 @@ class BaseDrafter:
         """Free levels need no timing."""
         return None
 
-    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
+    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints, least: float) -> None:
         """Nothing comes for nothing."""
 
     def unread(self, requests: Sequence[DraftRequest]) -> int:

@@ -55,14 +55,14 @@ class JointDrafter(BaseDrafter):
         """A level of the drafter that has levels."""
         return self.levels.rehearsal(batch, rows, context)
 
-    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints) -> None:
-        """Plants everything that the lookup finds and that is likely enough to be worth a row anywhere."""
+    def plant(self, requests: Sequence[DraftRequest], forest: Forest, limits: Ints, least: float) -> None:
+        """Plants what the lookup finds and what is likely enough to be worth a row.
+
+        Children of roots are planted if they are worth a row anywhere: they are what the lookup goes on learning from
+        where it hardly pays.
+        """
         self.lookup.begin(requests, forest)
-        frontier = self.lookup.found()
-        while len(frontier := frontier[forest.depth[frontier] < limits[forest.request[frontier]]]):
-            candidates = self.lookup.expand(forest, frontier)
-            likely = forest.path[candidates.parents] * candidates.probabilities >= _LEAST_PATH
-            frontier = forest.plant(candidates.take(likely))
+        forest.plant(self.lookup.trees(limits, _LEAST_PATH, max(least, _LEAST_PATH)))
 
     def unread(self, requests: Sequence[DraftRequest]) -> int:
         """What the drafter that has levels has to read."""

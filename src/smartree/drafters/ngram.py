@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,38 @@ from smartree.drafters.suffix_index import Match, SuffixIndex
 from smartree.tree.forest import Candidates, Forest, Ints
 
 _HIGHEST_RATE = 0.99  # nothing looked up is certain
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Candidates that are gathered one by one."""
+
+    parents: list[int]
+    tokens: list[int]
+    rates: list[float]
+    ranks: list[int]
+    handles: list[int]
+    cells: list[int]
+
+    def add(self, parent: int, token: int, rate: float, rank: int, handle: int, cell: int) -> None:
+        """One more."""
+        self.parents.append(parent)
+        self.tokens.append(token)
+        self.rates.append(rate)
+        self.ranks.append(rank)
+        self.handles.append(handle)
+        self.cells.append(cell)
+
+    def candidates(self) -> Candidates:
+        """All of them; the cell is what is remembered of a node."""
+        return Candidates(
+            np.array(self.parents, np.int64),
+            np.array(self.tokens, np.int64),
+            np.array(self.rates, np.float64),
+            np.array(self.ranks, np.int64),
+            np.array(self.handles, np.int64),
+            np.array(self.cells, np.float64),
+        )
 
 
 class NgramDrafter(BaseDrafter):
@@ -62,9 +95,36 @@ class NgramDrafter(BaseDrafter):
             for match in text.matches(self.max_matches):
                 self._insert(root, text.tokens, match)
 
-    def found(self) -> Ints:
-        """The roots for which something was found."""
-        return np.array([root for root in range(len(self._batch)) if self._children[root]], np.int64)
+    def trees(self, limits: Ints, least: float, least_deeper: float) -> Candidates:
+        """All that was found and is likely enough, at once: what `expand` would give level by level.
+
+        Args:
+            limits: [B] depth of the deepest node of each request.
+            least: path probability of the least likely root's child.
+            least_deeper: of other nodes.
+
+        Returns:
+            Parents come before their children, which name them by their place behind the roots.
+        """
+        batch = len(self._batch)
+        found = _Found([], [], [], [], [], [])
+        for root, limit in enumerate(limits.tolist()):
+            level, depth, wanted = [(root, root, 1.0)] if self._children[root] else [], 1, least
+            while level and depth <= limit:
+                deeper = []
+                for parent, place, path in level:
+                    for rank, (token, child) in enumerate(self._children[place].items()):
+                        cell = self.acceptance.cell(self._lengths[child], depth, rank)
+                        rate = self._rate(cell, self._batch[root])
+                        if path * rate >= wanted:
+                            deeper.append((batch + len(found.parents), child, path * rate))
+                            found.add(parent, token, rate, rank, child, cell)
+                level, depth, wanted = deeper, depth + 1, least_deeper
+        return found.candidates()
+
+    def _rate(self, cell: int, trust: Trust) -> float:
+        """Acceptance of a request's node in this cell."""
+        return min(_HIGHEST_RATE, self.acceptance.rate(cell) * trust.factor(cell))
 
     def _insert(self, root: int, tokens: Sequence[int], match: Match) -> None:
         """Adds one continuation to the trie; matches come longest first, so a node keeps its best length."""
@@ -80,33 +140,16 @@ class NgramDrafter(BaseDrafter):
 
     def expand(self, forest: Forest, frontier: Ints) -> Candidates:
         """The trie's children of the frontier; dict order is best match first."""
-        parents: list[int] = []
-        tokens: list[int] = []
-        handles: list[int] = []
-        ranks: list[int] = []
-        cells: list[int] = []
+        found = _Found([], [], [], [], [], [])
         depths = (forest.depth[frontier] + 1).tolist()
         places = np.where(frontier < forest.batch, frontier, forest.handle[frontier]).tolist()
-        rates: list[float] = []
         owners = forest.request[frontier].tolist()
         for node, place, depth, owner in zip(frontier.tolist(), places, depths, owners, strict=True):
             trust = self._batch[owner]
             for rank, (token, child) in enumerate(self._children[place].items()):
-                parents.append(node)
-                tokens.append(token)
-                handles.append(child)
-                ranks.append(rank)
                 cell = self.acceptance.cell(self._lengths[child], depth, rank)
-                cells.append(cell)
-                rates.append(min(_HIGHEST_RATE, self.acceptance.rate(cell) * trust.factor(cell)))
-        return Candidates(
-            np.array(parents, np.int64),
-            np.array(tokens, np.int64),
-            np.array(rates, np.float64),
-            np.array(ranks, np.int64),
-            np.array(handles, np.int64),
-            np.array(cells, np.float64),
-        )
+                found.add(node, token, self._rate(cell, trust), rank, child, cell)
+        return found.candidates()
 
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
         """Counts outcomes by cell, for the engine and for each request."""

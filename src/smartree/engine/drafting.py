@@ -43,9 +43,10 @@ def draft_trees(
     roots = np.array([request.tokens[-1] for request in requests], np.int64)
     forest = Forest(roots, drafter.proposal if drafter else Proposal.POINT_MASS)
     levels, seconds = 0, 0.0
-    if drafter is not None and policy.takes_planted:
+    least = policy.least_planted(state) if drafter is not None else None
+    if drafter is not None and least is not None:
         begin = perf_counter()
-        drafter.plant(requests, forest, state.depth_limits)
+        drafter.plant(requests, forest, state.depth_limits, least)
         seconds += perf_counter() - begin
     frontier = policy.begin(state, forest)
     if drafter is None or len(frontier) == 0:

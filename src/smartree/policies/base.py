@@ -32,6 +32,10 @@ class StepState:
     generated: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     unread: int = 0
 
+    def is_like(self, before: StepState) -> bool:
+        """True if this step is of the same kind as the one before it, as far as anybody can tell beforehand."""
+        return self.batch == before.batch and not self.extra_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
@@ -64,15 +68,20 @@ class Policy(Protocol):
         inspects_tokens: True if the selection depends on which tokens were drafted or on their probabilities; such
             a policy must not be used with sampled drafts (design 4).
         speculates: False if the policy never drafts.
-        takes_planted: True if it reckons with nodes that a drafter planted (`Drafter.plant`); others start from roots.
         predicted_seconds: what the cost model said of the last selection; nan without a cost model.
     """
 
     name: str
     inspects_tokens: bool
     speculates: bool
-    takes_planted: bool
     predicted_seconds: float
+
+    def least_planted(self, state: StepState) -> float | None:
+        """Path probability below which a planted node (`Drafter.plant`) would be of no use in the step that begins.
+
+        None if no node is to be planted: most policies start from roots.
+        """
+        ...
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step; returns the roots worth drafting for."""
@@ -101,7 +110,6 @@ class BasePolicy:
     name = "base"
     inspects_tokens = True
     speculates = True
-    takes_planted = False
 
     def __init__(self, cost: CostModel | None = None, max_depth: int = 8) -> None:
         self.cost = cost
@@ -110,6 +118,10 @@ class BasePolicy:
         self.predicted_seconds = float("nan")
         self._uneven_seconds = 0.0
         self._least_limit = 0
+
+    def least_planted(self, state: StepState) -> float | None:
+        """Nothing is to be planted."""
+        return None
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step; roots that can still use a node are the frontier."""

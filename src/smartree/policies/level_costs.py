@@ -79,6 +79,12 @@ class LevelCosts:
         batch, unread = self._batch, self.unread
         return unread.of_scouts(batch) if self.scouting else min(unread.rows, unread.usual(batch))
 
+    def beside(self, outcome: StepOutcome) -> float:
+        """Seconds that a step took outside drafter and target pass, more than a plain one."""
+        if outcome.target_seconds <= 0:
+            return 0.0
+        return self._model.drafting.beside(outcome.seconds - outcome.target_seconds - outcome.draft_seconds)
+
     def learn(self, outcome: StepOutcome, uneven_seconds: float) -> None:
         """Lets the cost model compare what drafting cost with the clock.
 
@@ -91,7 +97,10 @@ class LevelCosts:
         """
         usual, drafted, scouted = self._usual, self.count > 0, self.scouting
         self._usual = drafted and not self.scouting
-        self.unread.update(outcome.state.batch, outcome.tokens, drafted, self.scouting)
+        alone = outcome.state.extra_tokens == 0
+        self.unread.update(outcome.state.batch, outcome.tokens, drafted, self.scouting, alone)
+        if not drafted and len(outcome.forest) > outcome.state.batch:
+            return  # neither a plain step nor one with levels
         timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
         if timed and (usual or not drafted):
             rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds

@@ -11,12 +11,13 @@ class Price:
     `tokens - price * time` in each step, with the ratio achieved so far as price, and the ratio never falls.
     """
 
-    def __init__(self, window: float = 200.0, warm_up: int = 8) -> None:
+    def __init__(self, window: float = 200.0, warm_up: int = 8, quiet_window: float = 25.0) -> None:
         """Args:
         window: steps over which the running sums forget.
         warm_up: steps before the price is trusted.
+        quiet_window: the same in quiet times, see `update`.
         """
-        self._keep = 1 - 1 / window
+        self._keep, self._keep_quiet = 1 - 1 / window, 1 - 1 / quiet_window
         self._warm_up = warm_up
         self._sums: dict[int, tuple[float, float, int]] = {}
         self._warm: dict[int, float] = {}
@@ -36,10 +37,15 @@ class Price:
         nearest = min(near, key=lambda size: abs(size - batch))
         return self._warm[nearest] * batch / nearest
 
-    def update(self, batch: int, tokens: float, time: float) -> None:
-        """Adds a step that brought `tokens` and took `time`, in plain steps."""
+    def update(self, batch: int, tokens: float, time: float, quiet: bool = False) -> None:
+        """Adds a step that brought `tokens` and took `time`, in plain steps.
+
+        Where nobody has speculated for a while time is worth what plain decoding makes of it, whatever it once was: at
+        the old price nothing might ever pay again that pays by today's. So the sums forget faster in `quiet` times.
+        """
         old_tokens, old_time, steps = self._sums.get(batch, (0.0, 0.0, 0))
-        tokens, time = self._keep * old_tokens + tokens, self._keep * old_time + time
+        keep = self._keep_quiet if quiet else self._keep
+        tokens, time = keep * old_tokens + tokens, keep * old_time + time
         self._sums[batch] = (tokens, time, steps + 1)
         if steps + 1 >= self._warm_up and time > 0:
             self._warm[batch] = tokens / time

@@ -55,6 +55,10 @@ class ScheduledPolicy:
         """What the inner policy's cost model said of the last selection."""
         return self.policy.predicted_seconds
 
+    def least_planted(self, state: StepState) -> float | None:
+        """As the inner policy."""
+        return self.policy.least_planted(state)
+
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step with the depth limits of the schedule."""
         if len(state.generated) == state.batch:

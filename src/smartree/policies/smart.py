@@ -6,27 +6,31 @@ import numpy as np
 
 from smartree.cost.model import CostModel
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
-from smartree.policies.growth import Growth, above_price, best_width
+from smartree.policies.expansion import Expansion
+from smartree.policies.growth import Growth
+from smartree.policies.habit import Habit
 from smartree.policies.level_costs import LevelCosts
+from smartree.policies.planting import Planting
 from smartree.policies.price import Price, Savings
-from smartree.policies.scan import Choice, falling, likeliest_per_group, places_in_group
+from smartree.policies.rest import Rest
+from smartree.policies.scan import Choice
 from smartree.policies.selection import Selection
 from smartree.policies.smart_options import SmartOptions
 from smartree.policies.step_costs import StepCosts
-from smartree.tree.forest import Candidates, Floats, Forest, Ints
+from smartree.tree.forest import Candidates, Forest, Ints
 
 _NOTHING = np.empty(0)
+_NOBODY = np.empty(0, np.int64)
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
-_LEAST_GAIN = 0.02  # of a plain step: where speculation hardly pays, beginning and ending it costs more than it brings
 _RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
 _ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
+_GAIN_TO_BEGIN = 0.04  # after a pause: it takes reading a backlog, and a switch for little is soon switched back
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
-_QUIET_AT_FIRST = 8  # steps without a node, all of which are learned from
-_QUIET_LATER = 4  # of which one is
 _WORST_LOOK = 4  # times what a look should take: more than that was a slow moment of the machine
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
+_PLANTED_SHARE = 0.5  # of the price of a row: that of the last step, and the next one's may be lower
 _ROW_SHARE = 0.25  # of the price of a row counts when a draft level is sized: a heuristic, see docs/theory.md, 4
 
 
@@ -40,7 +44,6 @@ class SmartPolicy(BasePolicy):
     """
 
     name = "smart"
-    takes_planted = True
 
     def __init__(self, cost: CostModel, options: SmartOptions | None = None) -> None:
         self.options = options or SmartOptions()
@@ -53,6 +56,7 @@ class SmartPolicy(BasePolicy):
         self._looks = Savings(self.options.explore_share)
         self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
         self._selection = Selection(cost, self.options, self._costs, self._looks)
+        self._expansion = Expansion(self.options, self._levels, self._growth, self._deeper_looks)
         self._usual_rate = 0.0  # tokens per second of steps without prompts
         self._choice = Choice(0, 0.0, 1.0)
         self._pool = _NOTHING  # path probabilities of all nodes so far, rising
@@ -60,7 +64,10 @@ class SmartPolicy(BasePolicy):
         self._scanned = (0, 0, 0)  # of the last scan: nodes, levels, changes of costs
         self._expanded: list[Ints] = []
         self._waiting = 0
-        self._quiet = 0  # steps since the last one with a level or a node
+        self._rest = Rest()
+        self._begins, self._ends = Habit(True), Habit(True)  # one level is wanted; the first was the last
+        self._usual = False  # a step like the one before it, after which habits may be followed
+        self._planting, self._looked_up = Planting(), False
 
     @property
     def price(self) -> float:
@@ -81,8 +88,24 @@ class SmartPolicy(BasePolicy):
             return max(own / plain, self._usual_rate)
         return None if known is None else known / plain
 
+    def least_planted(self, state: StepState) -> float | None:
+        """Half of what a row costs by the last step's price; nothing is planted in a rest."""
+        if self._rest.is_due(state.is_like(self.state)) or not self._planting.wanted(not state.extra_tokens):
+            self._looked_up = False
+            return None
+        self._looked_up = True
+        price = self._costs.price
+        return 0.0 if price is None else _PLANTED_SHARE * price * self._costs.row_seconds(0)
+
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step from plain decoding: no node, nothing drafted."""
+        same = state.is_like(self.state) and not forest.planted
+        if self._rest.begin(same):
+            self.state = state
+            return _NOBODY
+        self._count_rested(self._rest.end())
+        behind = self._levels.unread.is_long(state.batch)
+        self._usual = same and self._model.draft.by_level and not behind
         frontier = super().begin(state, forest)
         self._levels.begin(state.batch)
         self._costs.begin(state)
@@ -94,7 +117,7 @@ class SmartPolicy(BasePolicy):
             return frontier
         if state.extra_tokens and not self._rows_pay_beside():
             return frontier[:0]
-        return self._beginners(forest, frontier) if self._levels.unread.is_long(state.batch) else frontier
+        return self._beginners(forest, frontier) if behind else frontier
 
     def _rows_pay_beside(self) -> bool:
         """False if beside this step's prompt tokens not even the likeliest child of a root is worth its row.
@@ -115,7 +138,7 @@ class SmartPolicy(BasePolicy):
             return roots[:0]
         state, batch, levels = self.state, self.state.batch, self._levels
         self._waiting -= 1
-        if self._waiting <= 0:
+        if self._waiting <= 0 or levels.unread.running:
             self._waiting = _STEPS_BETWEEN_QUESTIONS
             rows = max(levels.unread.rows, state.unread)  # prompts are not counted by those who see steps only
             reading = levels.reading(rows) - levels.reading(levels.unread.usual(batch))
@@ -123,7 +146,8 @@ class SmartPolicy(BasePolicy):
             if self._growth.known:
                 # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
                 steps = max(steps, rows / max(batch, 1))
-            margin = _LEAST_GAIN * self._costs.plain
+            steps = max(1.0, min(steps, levels.unread.run))
+            margin = 0.0 if levels.unread.running else _GAIN_TO_BEGIN * self._costs.plain
             if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps + margin):
                 return roots
         levels.scouting = True
@@ -133,18 +157,26 @@ class SmartPolicy(BasePolicy):
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
         if len(frontier) == 0:
             return False
+        first = self._usual and int(frontier[0]) < forest.batch
+        if first and self._begins.holds():
+            return self._take_level(0, frontier)
         depth, width, extra = int(forest.depth[frontier[-1]]), len(frontier), self.state.extra_tokens
         if depth >= self.max_depth:
             return False
         if depth > 0 and extra > self.options.prompt_tokens:
             return False
         seconds = self._levels.of(depth, width)
-        margin = 0.0 if depth else (_GAIN_BESIDE if extra else _LEAST_GAIN) * self._costs.plain
+        margin = _GAIN_BESIDE * self._costs.plain if extra and not depth else 0.0
         if seconds > 0:
             pays = not self._levels.scouting and self._level_pays(forest, frontier, depth, seconds + margin)
+            if first:
+                self._begins.note(pays)
             if not pays and not (self._deeper_looks if depth else self._looks).pay(seconds):
                 return False
-        self._levels.add(depth, width)
+        return self._take_level(depth, frontier)
+
+    def _take_level(self, depth: int, frontier: Ints) -> bool:
+        self._levels.add(depth, len(frontier))
         if not self._levels.free:  # free levels are always wanted: nothing to learn
             self._expanded.append(frontier)
         return True
@@ -155,17 +187,26 @@ class SmartPolicy(BasePolicy):
         if len(nodes) == 0:
             return nodes
         depth = int(forest.depth[nodes[0]])  # of all of them: they are one level
+        usual = self._usual and depth == 1
+        if usual and self._ends.holds():
+            return nodes[:0]
         able = nodes if depth < self._least_limit else self.within_limits(forest, nodes)
         if not self._model.draft.by_level:  # every level has been paid for with the first: nothing to decide
-            return self._likely(forest, able)
+            return self._expansion.likely(forest, able)
         self._pool = np.concatenate((self._pool, forest.path[nodes[0] :]))
         self._pool.sort()
         self._pool = self._pool[-self.options.max_nodes * self.state.batch :]
         self._scan(forest)
-        return self._worth_a_row(forest, able, depth) if len(able) else able
+        price = self._at_choice(self._costs.price)
+        expanded = self._expansion.worth_a_row(forest, able, depth, price, self._row_price(price))
+        if usual:
+            self._ends.note(len(expanded) == 0)
+        return expanded
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
+        if self._rest.now:  # what the last step was predicted to take holds for this one
+            return _NOBODY
         if len(forest) == forest.batch:
             selected, self._choice = np.empty(0, np.int64), self._costs.plain_choice()
             self._selection.last_count = 0
@@ -177,11 +218,11 @@ class SmartPolicy(BasePolicy):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
-        idle = not self._expanded and len(outcome.forest) == outcome.state.batch
-        self._quiet = self._quiet + 1 if idle else 0
-        if self._quiet > _QUIET_AT_FIRST and self._quiet % _QUIET_LATER:
-            self._pass_quietly(outcome)
+        if self._rest.now:
+            self._rest.add(outcome.tokens)
             return
+        idle = not self._expanded and len(outcome.selected) == 0
+        self._rest.note(idle, may_rest=not self._levels.free and not outcome.state.extra_tokens)
         plain, carried = self._costs.plain, self._carried(outcome.forest, outcome.selected)
         spent = self._costs.seconds_of(carried) + self._uneven_seconds
         one_look = max(plain, self._levels.of(0, self.state.batch))
@@ -192,19 +233,27 @@ class SmartPolicy(BasePolicy):
         if outcome.state.extra_tokens == 0:
             rate = outcome.tokens / spent
             self._usual_rate += (rate - self._usual_rate) * (_RATE_SHARE if self._usual_rate else 1.0)
-            self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain)
+            self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain, self._rest.quiet)
         self._levels.learn(outcome, self._uneven_seconds)
+        if self._looked_up and not self._expanded and not self._levels.free and not outcome.state.extra_tokens:
+            more = spent - plain + outcome.draft_seconds + self._levels.beside(outcome)
+            self._planting.observe(outcome.state.batch, outcome.tokens - outcome.state.batch - self.price * more)
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
 
-    def _pass_quietly(self, outcome: StepOutcome) -> None:
-        """A step like those before it, without a node: only what adds up is noted, as learning takes time too."""
-        plain = self._costs.plain
-        one_look = max(plain, self._levels.of(0, self.state.batch))
-        self._looks.save(plain, one_look)
-        self._deeper_looks.save(plain, one_look)
-        self._levels.unread.update(outcome.state.batch, outcome.tokens, drafted=False, scouting=False)
+    def _count_rested(self, tokens: list[int]) -> None:
+        """Adds up steps that were passed without a question: looks are saved for, and backlogs grow."""
+        if not tokens:
+            return
+        plain, batch = self._costs.plain, self.state.batch
+        one_look = max(plain, self._levels.of(0, batch))
+        self._looks.save(plain * len(tokens), one_look)
+        self._deeper_looks.save(plain * len(tokens), one_look)
+        for count in tokens:
+            self._levels.unread.update(batch, count, drafted=False, scouting=False)
+            self._running_price.update(batch, count, 1.0, quiet=True)
+        self._waiting -= len(tokens)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for: padding too, if the engine pads."""
@@ -253,45 +302,3 @@ class SmartPolicy(BasePolicy):
     def _row_price(self, price: float) -> float:
         """Tokens that a drafted node must bring to be worth verifying beside the present choice."""
         return _ROW_SHARE * price * self._costs.row_seconds(self._choice.count)
-
-    def _likely(self, forest: Forest, nodes: Ints) -> Ints:
-        """The nodes to expand in a level that costs nothing, in rising order: at most `width` of each request."""
-        nodes, width = nodes[forest.path[nodes] >= self.options.least_path], self.options.width
-        if len(nodes) <= width:
-            return nodes
-        return np.sort(nodes[likeliest_per_group(forest.path[nodes], forest.request[nodes], forest.batch, width)])
-
-    def _worth_a_row(self, forest: Forest, nodes: Ints, depth: int) -> Ints:
-        """The nodes to expand, in rising order: at most `width` of each request, as many as pay for their rows.
-
-        Args:
-            forest: where they are.
-            nodes: at least one, in rising order.
-            depth: of all of them.
-        """
-        price = self._at_choice(self._costs.price)
-        rates, highest, row_price = self._growth.at(depth), self._growth.highest(depth), self._row_price(price)
-        thinnest, deeper = self._levels.of(1, 1), self._deeper_looks.seconds
-        order = falling(forest.path[nodes])
-        ranked = forest.path[nodes[order]]
-        able = int(np.count_nonzero(ranked * highest > row_price))  # no other has a child that is worth its row
-        brought = above_price(ranked[:able], rates, row_price)
-        if np.add.reduce(brought) <= price * thinnest and deeper < thinnest:
-            return nodes[:0]
-        places, brought = self._within_width(forest, nodes, order[:able], brought)
-        wide = best_width(brought, price * self._levels.by_width(len(places)))
-        if wide == 0 and deeper >= thinnest:
-            return nodes[order[:1]]  # enough to see whether the level below is worth more by now
-        expanded = nodes[places[:wide]]
-        expanded.sort()
-        return expanded
-
-    def _within_width(self, forest: Forest, nodes: Ints, places: Ints, brought: Floats) -> tuple[Ints, Floats]:
-        """Of `places` among the nodes, and of what these bring, the first `width` of each request."""
-        width = self.options.width
-        if len(places) <= width:
-            return places, brought
-        if forest.batch == 1:
-            return places[:width], brought[:width]
-        kept = places_in_group(forest.request[nodes[places]], forest.batch) < width
-        return places[kept], brought[kept]

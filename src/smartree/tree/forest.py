@@ -158,10 +158,25 @@ class Forest:
         return np.arange(start, end)
 
     def plant(self, candidates: Candidates) -> Ints:
-        """Adds candidates that cost nothing, before any other; returns their ids."""
+        """Adds candidates that cost nothing, before any other; returns their ids.
+
+        Whole trees at once: a parent may be an earlier candidate, named by the id that it gets.
+        """
         assert len(self) == self.batch + self.planted, "planting comes before drafting"
         self.planted += len(candidates)
-        return self.append(candidates)
+        start = len(self)
+        added = self.append(candidates)
+        if len(added) and int(candidates.parents.max()) >= start:
+            self._hang_up(start)
+        return added
+
+    def _hang_up(self, start: int) -> None:
+        """Works out request, depth and path of the nodes from `start` on, some of which are each other's children."""
+        request, depth, path = self.request.tolist(), self.depth.tolist(), self.path.tolist()
+        rows = zip(self.parent[start:].tolist(), self.probability[start:].tolist(), strict=True)
+        for node, (parent, probability) in enumerate(rows, start):
+            request[node], depth[node], path[node] = request[parent], depth[parent] + 1, path[parent] * probability
+        self.request[start:], self.depth[start:], self.path[start:] = request[start:], depth[start:], path[start:]
 
     def left(self, nodes: Ints) -> Floats:
         """[n] path probability of `nodes` that none of their planted children takes."""

@@ -1,0 +1,58 @@
+"""Rests in quiet times: where nothing was drafted for a while, most steps need not ask again."""
+
+from __future__ import annotations
+
+_QUIET_AT_FIRST = 8  # steps without a node before the first rest
+_STEPS = 3  # of a rest: what decides whether to speculate changes slowly, and asking and learning take time
+
+
+class Rest:
+    """Which steps are passed without a question, and what they brought.
+
+    Attributes:
+        now: True during a step that is.
+    """
+
+    def __init__(self) -> None:
+        self.now = False
+        self._quiet = 0  # steps since the last one with a level or a node, rests not counted
+        self._left = 0
+        self._tokens: list[int] = []
+
+    @property
+    def quiet(self) -> bool:
+        """True if nothing has been drafted or verified for a while."""
+        return self._quiet > _QUIET_AT_FIRST
+
+    def is_due(self, same: bool) -> bool:
+        """True if a step that is the `same` as those before it would be passed."""
+        return self._left > 0 and same
+
+    def begin(self, same: bool) -> bool:
+        """Starts a step; True if it is passed.
+
+        Args:
+            same: False if the step is of another kind than those before it: a rest ends then.
+        """
+        self.now = self.is_due(same)
+        self._left = self._left - 1 if self.now else 0
+        return self.now
+
+    def add(self, tokens: int) -> None:
+        """A step that was passed has brought so many tokens."""
+        self._tokens.append(tokens)
+
+    def end(self) -> list[int]:
+        """Tokens of the steps that were passed since the last question."""
+        tokens, self._tokens = self._tokens, []
+        return tokens
+
+    def note(self, idle: bool, may_rest: bool) -> None:
+        """Another step has been asked about.
+
+        Args:
+            idle: whether it had neither a level nor a node.
+            may_rest: whether the next ones might be passed.
+        """
+        self._quiet = self._quiet + 1 if idle else 0
+        self._left = _STEPS if may_rest and self.quiet else 0
