@@ -843,12 +843,8 @@ int32_t smartree_pass(void* session, const Model* model, const Cache* cache, con
         if (taps[tap] == index)
           for (int64_t row = thread; row < count; row += team)
             narrow_row(pass.stream + row * hidden, int(hidden), tapped + (row * tap_count + tap) * hidden);
-      if (index < model->layers) {
-        if (tap_count > 0) {
-#pragma omp barrier
-        }
-        pass.layer(index, thread);
-      }
+      // No barrier: a thread taps the rows that it norms next, and nobody changes the stream before all have normed.
+      if (index < model->layers) pass.layer(index, thread);
     }
     if (states != nullptr)
       for (int64_t row = thread; row < count; row += team)
