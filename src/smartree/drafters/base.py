@@ -97,13 +97,16 @@ class Drafter(Protocol):
         """Learns what became of nodes whose ancestors were all accepted: of planted ones only, unless `calibrated`."""
         ...
 
-    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+    def absorb(
+        self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor, rows: Ints | None = None
+    ) -> None:
         """Hears the target's hidden states of tokens that are now committed or about to be.
 
         Args:
-            request_ids: whose rows follow each other in `features`; prompt chunks come in their order.
+            request_ids: whose rows follow each other; prompt chunks come in their order.
             counts: rows of each.
-            features: [sum of counts, layers * hidden] states of `feature_layers`, side by side.
+            features: [M, layers * hidden] states of `feature_layers`, side by side.
+            rows: [sum of counts] those of `features` that are meant; None for all, in order.
         """
         ...
 
@@ -163,7 +166,9 @@ class BaseDrafter:
     def learn(self, forest: Forest, nodes: Ints, accepted: NDArray[np.bool_]) -> None:
         """The engine calibrates; a fixed model learns nothing."""
 
-    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+    def absorb(
+        self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor, rows: Ints | None = None
+    ) -> None:
         """It reads tokens, not hidden states."""
 
     def commit(self, forest: Forest, accepted: Ints) -> None:

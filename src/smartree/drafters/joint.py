@@ -80,9 +80,11 @@ class JointDrafter(BaseDrafter):
         """The lookup learns from its own nodes."""
         self.lookup.learn(forest, nodes, accepted)
 
-    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+    def absorb(
+        self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor, rows: Ints | None = None
+    ) -> None:
         """Hidden states are for the drafter that has levels."""
-        self.levels.absorb(request_ids, counts, features)
+        self.levels.absorb(request_ids, counts, features, rows)
 
     def commit(self, forest: Forest, accepted: Ints) -> None:
         """Nodes that the other drafter did not draft are news to it: it reads them with the next step."""

@@ -279,8 +279,7 @@ class Engine:
             ids.append(chunk.request.id)
             counts.append(chunk.end - chunk.start)
         accepted += range(len(packed.nodes), len(packed.nodes) + sum(counts[len(walks) :]))
-        index = torch.from_numpy(np.array(accepted, np.int64)).to(self.target.device)
-        self.drafter.absorb(ids, counts, self.runner.taps.rows(index))
+        self.drafter.absorb(ids, counts, self.runner.taps.all_rows(), np.array(accepted, np.int64))
 
     def _commit(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> list[Request]:
         """Commits the accepted rows and appends the tokens."""

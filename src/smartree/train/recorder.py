@@ -34,10 +34,13 @@ class FeatureRecorder(BaseDrafter):
         """Nothing is drafted."""
         return Candidates.empty()
 
-    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+    def absorb(
+        self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor, rows: Ints | None = None
+    ) -> None:
         """Remembers rows in the order of the text."""
-        for request_id, rows in zip(request_ids, features.split(list(counts)), strict=True):
-            self._states.setdefault(request_id, []).append(rows.to(torch.bfloat16).cpu())
+        chosen = features if rows is None else features.index_select(0, torch.from_numpy(rows).to(features.device))
+        for request_id, mine in zip(request_ids, chosen.split(list(counts)), strict=True):
+            self._states.setdefault(request_id, []).append(mine.to(torch.bfloat16).cpu())
 
     def pop(self, request_id: int) -> torch.Tensor:
         """[rows, width] everything remembered of a request, which is forgotten then."""

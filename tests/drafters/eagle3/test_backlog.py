@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartree.drafters.eagle3.backlog import Backlog
+from smartree.tree.forest import Ints
 
 
 class Halving:
@@ -19,9 +21,10 @@ class Halving:
     def __init__(self) -> None:
         self.calls: list[int] = []
 
-    def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        self.calls.append(len(states))
-        return states.sum(dim=1, keepdim=True) / 2
+    def __call__(self, states: torch.Tensor, rows: Ints | None) -> torch.Tensor:
+        chosen = states if rows is None else states[torch.from_numpy(rows)]
+        self.calls.append(len(chosen))
+        return chosen.sum(dim=1, keepdim=True) / 2
 
 
 def rows_of(numbers: list[int]) -> torch.Tensor:
@@ -48,7 +51,14 @@ def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataO
             coming += len(new)
             ids = data.draw(st.permutations([*known, *new]))
             counts = data.draw(st.lists(st.sampled_from([1, 1, 2, 5, 200]), min_size=len(ids), max_size=len(ids)))
-            backlog.add(ids, counts, rows_of(list(range(number, number + sum(counts)))))
+            numbers = list(range(number, number + sum(counts)))
+            if data.draw(st.booleans()):  # rows of a pass that also has others
+                places = np.array(data.draw(st.permutations(range(len(numbers) + 2)))[: len(numbers)], np.int64)
+                states = rows_of([-1] * (len(numbers) + 2))
+                states[torch.from_numpy(places)] = rows_of(numbers)
+                backlog.add(ids, counts, states, places)
+            else:
+                backlog.add(ids, counts, rows_of(numbers))
             for request, count in zip(ids, counts, strict=True):
                 lists[request] = [*lists.get(request, []), *range(number, number + count)]
                 number += count
@@ -99,7 +109,8 @@ def test_one_that_is_forgotten_takes_nothing_from_the_others() -> None:
 def test_the_last_one_that_goes_leaves_no_memory(reduced: bool) -> None:
     features: list[weakref.ref[torch.Tensor]] = []
 
-    def reduce(states: torch.Tensor) -> torch.Tensor:
+    def reduce(states: torch.Tensor, rows: Ints | None) -> torch.Tensor:
+        assert rows is None
         made = states.sum(dim=1, keepdim=True)
         features.append(weakref.ref(made))
         return made

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from smartree.models.native.groups import Gathered
+from smartree.models.native.int8 import Int8Linear
+from smartree.models.native.library import library
 from smartree.models.native.matrix import NativeLinear, fits, pack, unpack
 from smartree.models.pages import LargePages
 from tests.models.native.small import needs_kernels, threads
@@ -86,6 +90,19 @@ def test_threads_do_not_change_the_result(outputs: int, given: int | None) -> No
         alone = native(inputs)
         with threads(2, given=given):
             assert torch.equal(native(inputs), alone), rows
+
+
+@needs_kernels
+@pytest.mark.parametrize("int8", [False, True])
+def test_chosen_rows_of_a_table_are_read_where_they_lie(int8: bool) -> None:
+    if int8 and not library().takes_int8:
+        pytest.skip("this processor does not multiply bytes")
+    native = (Int8Linear if int8 else NativeLinear)(plain_linear(64, 40, True), LargePages())
+    table = states(9, 64)
+    for rows in ([0], [8, 8, 3], [5, 4, 3, 2, 1, 0], [9, 1]):  # what lies beyond stands for row 0
+        wanted = table[[row if row < 9 else 0 for row in rows]]
+        assert torch.equal(native.of_rows(Gathered(table, np.array(rows))), native(wanted))
+    assert torch.equal(native.of_rows(Gathered(table)), native(table))
 
 
 @needs_kernels

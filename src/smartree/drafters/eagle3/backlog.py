@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ _NOBODY = -1
 _PIECE = 2**22  # bytes of hidden states that are reduced together
 _MOST_BYTES = 2**24  # of hidden states that wait; as features they take a third of the memory
 
+Reduce = Callable[[torch.Tensor, Ints | None], torch.Tensor]
+
 
 class Backlog:
     """Rows as they came, pass by pass, and whose they are.
@@ -22,13 +24,14 @@ class Backlog:
     together as the target gave them and are sorted out when they are read.
     """
 
-    def __init__(self, reduce: Callable[[torch.Tensor], torch.Tensor], most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, reduce: Reduce, most_bytes: int = _MOST_BYTES) -> None:
         """Args:
-        reduce: hidden states [M, taps * Ht] -> features [M, H].
+        reduce: hidden states [M, taps * Ht] -> features [M, H], or [R, H] of chosen rows.
         most_bytes: of hidden states that may wait.
         """
         self._reduce, self._most_bytes = reduce, most_bytes
         self._states: list[torch.Tensor] = []
+        self._chosen: list[Ints | None] = []  # of the states of each pass
         self._state_owners: list[Ints] = []
         self._features: torch.Tensor | None = None
         self._owners = np.empty(0, np.int64)
@@ -43,14 +46,26 @@ class Backlog:
         """Rows of a request."""
         return self._rows.get(request_id, 0)
 
-    def add(self, request_ids: Sequence[int], counts: Sequence[int], states: torch.Tensor) -> None:
-        """Rows of one pass: `counts[i]` of `request_ids[i]`, one request after the other."""
+    def rows_of(self, request_ids: Iterable[int]) -> int:
+        """Rows of several requests."""
+        known = self._rows
+        return sum([known.get(request_id, 0) for request_id in request_ids])
+
+    def add(
+        self, request_ids: Sequence[int], counts: Sequence[int], states: torch.Tensor, rows: Ints | None = None
+    ) -> None:
+        """`rows` of a pass's states, or all: `counts[i]` of `request_ids[i]`, one request after the other."""
+        size, width = states.shape
+        wanted = size if rows is None else len(rows)
+        owners = np.array(request_ids, np.int64)
         self._states.append(states)
-        self._state_owners.append(np.repeat(np.array(request_ids, np.int64), counts))
-        self._waiting += len(states)
+        self._chosen.append(rows)
+        self._state_owners.append(owners if wanted == len(owners) else np.repeat(owners, counts))
+        self._waiting += size
+        known = self._rows
         for request_id, count in zip(request_ids, counts, strict=True):
-            self._rows[request_id] = self._rows.get(request_id, 0) + count
-        if self._waiting * states[:1].nbytes > self._most_bytes:
+            known[request_id] = known.get(request_id, 0) + count
+        if self._waiting * width * states.element_size() > self._most_bytes:
             self._relieve()
 
     def _relieve(self) -> None:
@@ -59,12 +74,10 @@ class Backlog:
         Where nobody speculates most requests end before anybody wants to read of them, so waiting saves the product.
         """
         live = np.fromiter(self._rows, np.int64, len(self._rows))
-        kept = [
-            (states, owners)
-            for states, owners in zip(self._states, self._state_owners, strict=True)
-            if np.isin(owners, live).any()
-        ]
-        self._states, self._state_owners = [states for states, _ in kept], [owners for _, owners in kept]
+        kept = [place for place, owners in enumerate(self._state_owners) if np.isin(owners, live).any()]
+        self._states = [self._states[place] for place in kept]
+        self._chosen = [self._chosen[place] for place in kept]
+        self._state_owners = [self._state_owners[place] for place in kept]
         self._waiting = sum(len(states) for states in self._states)
         if self._states and 2 * self._waiting * self._states[0][:1].nbytes > self._most_bytes:
             self._reduce_all()
@@ -119,7 +132,7 @@ class Backlog:
     def _drop(self, request_id: int) -> None:
         self._rows.pop(request_id, None)
         if not self._rows:
-            self._states, self._state_owners, self._waiting = [], [], 0
+            self._states, self._chosen, self._state_owners, self._waiting = [], [], [], 0
             self._features, self._owners, self._stale = None, np.empty(0, np.int64), False
 
     def _reduce_all(self) -> None:
@@ -128,7 +141,7 @@ class Backlog:
             return
         features = [] if self._features is None else [self._features]
         while self._states:
-            features.append(self._reduce(self._next_piece()))
+            features.append(self._reduce(*self._next_piece()))
         self._features = features[0] if len(features) == 1 else torch.cat(features)
         owners = [self._owners, *self._state_owners] if len(self._owners) else self._state_owners
         self._owners = owners[0] if len(owners) == 1 else np.concatenate(owners)
@@ -137,13 +150,16 @@ class Backlog:
             self._stale = False
             self._keep(np.isin(self._owners, np.fromiter(self._rows, np.int64, len(self._rows))))
 
-    def _next_piece(self) -> torch.Tensor:
+    def _next_piece(self) -> tuple[torch.Tensor, Ints | None]:
         """The first few passes' rows, which are gone from here then: all at once would take their memory twice."""
+        if len(self._states) == 1:  # of most steps that follow one with drafts: read where they lie
+            return self._states.pop(), self._chosen.pop()
         size, count = 0, 0
         while count < len(self._states) and (count == 0 or size + self._states[count].nbytes <= _PIECE):
             size, count = size + self._states[count].nbytes, count + 1
-        taken, self._states = self._states[:count], self._states[count:]
-        return taken[0] if count == 1 else torch.cat(taken)
+        taken = [_chosen_rows(*each) for each in zip(self._states[:count], self._chosen[:count], strict=True)]
+        self._states, self._chosen = self._states[count:], self._chosen[count:]
+        return taken[0] if count == 1 else torch.cat(taken), None
 
     def _keep(self, rows: NDArray[np.bool_]) -> None:
         self._features = self._select(np.flatnonzero(rows))
@@ -152,3 +168,7 @@ class Backlog:
     def _select(self, order: Ints) -> torch.Tensor:
         assert self._features is not None
         return self._features.index_select(0, torch.from_numpy(order).to(self._features.device))
+
+
+def _chosen_rows(states: torch.Tensor, rows: Ints | None) -> torch.Tensor:
+    return states if rows is None else states.index_select(0, torch.from_numpy(rows).to(states.device))

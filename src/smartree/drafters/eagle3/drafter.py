@@ -43,7 +43,7 @@ class Eagle3Drafter(BaseDrafter):
         self.loaded = loaded
         self.feature_layers = loaded.feature_layers
         self._slots, self._window, self._top_k = slots, window, min(top_k, loaded.spec.draft_vocab_size)
-        self._backlog = Backlog(lambda states: self.runner.features(states))
+        self._backlog = Backlog(lambda states, rows: self.runner.features(states, rows))
         self._requests: Sequence[DraftRequest] = ()
         self._tree_rows = TreeRows(0)
         self._states = torch.empty(0)
@@ -74,21 +74,23 @@ class Eagle3Drafter(BaseDrafter):
         tokens = nodes % min(100, self.loaded.spec.vocab_size)
 
         def level() -> None:
-            _, logits = self.runner.level([level_group([rows] * batch, context)], tokens, states, nodes)
+            *_, logits = self.runner.level([level_group([rows] * batch, context)], tokens, states, nodes)
             self._propose(nodes, logits, [0.0] * len(nodes))
 
         return level
 
-    def absorb(self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor) -> None:
+    def absorb(
+        self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor, rows: Ints | None = None
+    ) -> None:
         """Keeps the hidden states of new tokens until the next level is wanted.
 
         `fc` waits too, so that steps without speculation do not pay for it.
         """
-        self._backlog.add(request_ids, counts, features)
+        self._backlog.add(request_ids, counts, features, rows)
 
     def unread(self, requests: Sequence[DraftRequest]) -> int:
         """Tokens whose features wait."""
-        return sum(self._backlog.rows(request.id) for request in requests)
+        return self._backlog.rows_of([request.id for request in requests])
 
     def begin(self, requests: Sequence[DraftRequest], forest: Forest) -> None:
         """Seats the batch; nothing is read before a level is wanted."""
@@ -124,8 +126,8 @@ class Eagle3Drafter(BaseDrafter):
         catch_up = CatchUp(pending)
         rows = self._rows_of(catch_up.order, pending, ends)
         last = catch_up.last_rows(roots.tolist())
-        states, logits = self.runner.level(catch_up.groups, catch_up.tokens, features, last, rows)
-        self._remember(roots, states)
+        states, places, logits = self.runner.level(catch_up.groups, catch_up.tokens, features, last, rows)
+        self._remember(roots, states, places)
         return logits
 
     def _read_early(self, pending: list[Pending], features: torch.Tensor, ends: Ints) -> list[Pending]:
@@ -171,14 +173,14 @@ class Eagle3Drafter(BaseDrafter):
         group = self._tree_rows.group(forest, ordered, base)
         parents = np.array([self._state_of[parent] for parent in forest.parent[ordered].tolist()])
         back = np.arange(len(nodes)) if order is None else np.argsort(order)
-        states, logits = self.runner.level([group], forest.token[ordered], self._states, back, parents)
-        self._remember(nodes, states)
+        states, places, logits = self.runner.level([group], forest.token[ordered], self._states, back, parents)
+        self._remember(nodes, states, places)
         return logits
 
-    def _remember(self, nodes: Ints, states: torch.Tensor) -> None:
-        """Keeps the states of the level just read: its nodes are the parents of the next one."""
+    def _remember(self, nodes: Ints, states: torch.Tensor, places: Ints) -> None:
+        """Keeps the states of the level just read, at `places`: its nodes are the parents of the next one."""
         self._states = states
-        self._state_of = {node: row for row, node in enumerate(nodes.tolist())}
+        self._state_of = dict(zip(nodes.tolist(), places.tolist(), strict=True))
 
     @property
     def adopts(self) -> bool:

@@ -136,6 +136,11 @@ class Eagle3Head(nn.Module):
         self.norm = Norm(spec.hidden_size, spec.eps)
         self.lm_head = nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
 
+    @property
+    def norms_states(self) -> bool:
+        """True if tapped states are normed before `fc`."""
+        return self.input_norm is not None or self.fc_norm is not None
+
     def features(self, states: torch.Tensor) -> torch.Tensor:
         """Tapped states [..., taps * Ht] -> features [..., H]."""
         if self.input_norm is not None:

@@ -20,6 +20,7 @@ from smartree.models.cache import CacheShape, SlotCache
 from smartree.models.load import LoadedModel
 from smartree.models.native.decoder import NativeRunner
 from smartree.models.native.groups import Gathered
+from smartree.models.native.matrix import NativeLinear
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.surgery import merge_linears, prepack_linears, weight_of
@@ -138,10 +139,14 @@ class HeadRunner:
         self._rotary = Rotary(spec, positions, loaded.dtype, loaded.device)
         self._native = NativeRunner(native_head(loaded.head, self._rotary), self.cache) if loaded.native else None
 
-    @torch.inference_mode()
-    def features(self, states: torch.Tensor) -> torch.Tensor:
-        """Tapped states [M, taps * Ht] -> features [M, H]."""
-        return self.loaded.head.features(self._rounded(states))[: len(states)]
+    def features(self, states: torch.Tensor, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
+        """Tapped states [M, taps * Ht] -> features [M, H], or [R, H] of the chosen `rows`."""
+        head = self.loaded.head
+        if self._native is not None and isinstance(head.fc, NativeLinear) and not head.norms_states:
+            return head.fc.of_rows(Gathered(states.contiguous(), rows))
+        with torch.inference_mode():
+            chosen = states if rows is None else states.index_select(0, torch.from_numpy(rows).to(states.device))
+            return head.features(self._rounded(chosen))[: len(chosen)]
 
     @torch.inference_mode()
     def forward(
@@ -184,7 +189,7 @@ class HeadRunner:
         features: torch.Tensor,
         keep: NDArray[np.int64],
         rows: NDArray[np.int64] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, NDArray[np.int64], torch.Tensor]:
         """`forward`, then `logits` of some of its rows, in one call where the kernels run.
 
         Args:
@@ -195,13 +200,12 @@ class HeadRunner:
             rows: [N] rows of `features`; None for all, in order.
 
         Returns:
-            [K, H] states for the next level, [K, draft vocabulary] logits.
+            [M, H] states for the next level, [K] where among them those of `keep` are, [K, draft vocabulary] logits.
         """
         if self._native is None:
             chosen = features if rows is None else features[torch.from_numpy(rows).to(features.device)]
             states, normed = self.forward(groups, tokens, chosen)
-            index = torch.from_numpy(keep).to(features.device)
-            return states[index], self.logits(normed[index])
+            return states, keep, self.logits(normed[torch.from_numpy(keep).to(features.device)])
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         wants_states = not self.loaded.spec.norm_output
         output = self._native.run(
@@ -212,8 +216,9 @@ class HeadRunner:
             states=wants_states,
         )
         assert output.logits is not None
-        states = output.normed if output.states is None else output.states[torch.from_numpy(keep)]
-        return states, output.logits
+        if output.states is None:
+            return output.normed, np.arange(len(keep)), output.logits
+        return output.states, keep, output.logits
 
     @torch.inference_mode()
     def logits(self, normed: torch.Tensor) -> torch.Tensor:
@@ -235,11 +240,14 @@ class HeadRunner:
             return 0
         return -rows % (_FEW_ROWS if rows <= _MANY_ROWS else _MANY_ROWS)
 
-    @torch.inference_mode()
     def seat(self, request_ids: Sequence[int]) -> None:
         """Gives request i of the batch cache slot i."""
-        for move in self.seating.seat(request_ids):
-            self.cache.copy_slot(move.source, move.target, move.rows)
+        moves = self.seating.seat(request_ids)
+        if not moves:
+            return
+        with torch.inference_mode():
+            for move in moves:
+                self.cache.copy_slot(move.source, move.target, move.rows)
 
     @torch.inference_mode()
     def share(self, donor_id: int, request_id: int, rows: int) -> None:

@@ -871,8 +871,16 @@ int32_t smartree_pass(void* session, const Model* model, const Cache* cache, con
 }
 
 // y [rows][outputs] = x [rows][inputs] times the matrix, bias included, all in bfloat16.
-void smartree_linear(void* session, const Matrix* matrix, const bf16* x, int32_t rows, bf16* y, int32_t threads) {
+void smartree_linear(void* session, const Matrix* matrix, const Gathered* gathered, int32_t rows, bf16* y, int32_t threads) {
   Arena& arena = *static_cast<Arena*>(session);
+  const bf16* x = gathered->table;
+  if (gathered->rows != nullptr) {
+    const int64_t inputs = matrix->inputs;
+    bf16* chosen = arena.get<bf16>(15, rows * inputs);
+    for (int64_t row = 0; row < rows; row++)
+      std::memcpy(chosen + row * inputs, row_of(*gathered, row, inputs), sizeof(bf16) * inputs);
+    x = chosen;
+  }
   const int64_t size = int64_t(rows) * kColumns;
   float* tiles = arena.get<float>(8, threads * size);
   Codes codes{};

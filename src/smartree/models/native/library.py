@@ -53,7 +53,7 @@ class Library:
         ]
         self.run_pass.restype = c_int32
         self.linear = loaded.smartree_linear
-        self.linear.argtypes = [c_void_p, POINTER(Matrix), c_void_p, c_int32, c_void_p, c_int32]
+        self.linear.argtypes = [c_void_p, POINTER(Matrix), POINTER(Gathered), c_int32, c_void_p, c_int32]
         self.linear.restype = None
         self.move = loaded.smartree_move
         self.move.argtypes = [POINTER(Cache), c_int32, c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int32, c_int32]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
+from smartree.models.native.groups import Gathered
 from smartree.models.native.library import Session, library
 from smartree.models.native.structs import Matrix
 from smartree.models.pages import LargePages
@@ -61,17 +62,22 @@ class NativeLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs @ weight.T + bias."""
-        rows = inputs.reshape(-1, self.in_features).contiguous()
-        output = torch.empty(len(rows), self.out_features, dtype=torch.bfloat16)
+        output = self.of_rows(Gathered(inputs.reshape(-1, self.in_features).contiguous()))
+        return output.view(*inputs.shape[:-1], self.out_features)
+
+    def of_rows(self, inputs: Gathered) -> torch.Tensor:
+        """[N, out] the same of chosen rows of a table, which are read where they lie."""
+        rows = inputs.table.shape[0] if inputs.rows is None else len(inputs.rows)
+        output = torch.empty((rows, self.out_features), dtype=torch.bfloat16)
         library().linear(
             self._session.handle,
             ctypes.byref(self.matrix),
-            rows.data_ptr(),
-            len(rows),
+            ctypes.byref(inputs.struct()),
+            rows,
             output.data_ptr(),
             torch.get_num_threads(),
         )
-        return output.view(*inputs.shape[:-1], self.out_features)
+        return output
 
     __call__ = forward  # hooks cost more than some of these products
 
