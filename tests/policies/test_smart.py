@@ -665,7 +665,7 @@ def test_real_draft_times_decide_whether_a_level_pays() -> None:
     cost = roofline(by_level(1e-4))
     policy, likely = SmartPolicy(cost), same_children(0.6, 0.05)
     assert draft(policy, cost, state_of(1), likely).levels > 0
-    for _ in range(200):  # a drafter that takes a hundred times what its profile says
+    for _ in range(400):  # a drafter that takes a hundred times what its profile says
         step = draft(policy, cost, state_of(1), likely)
         slow = 1e-2 * step.levels
         policy.observe(

@@ -25,6 +25,7 @@ _LOOK_AHEAD = 8  # levels; gains fall with every one
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
 _ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
+_GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
 _GAIN_TO_BEGIN = 0.04  # after a pause: it takes reading a backlog, and a switch for little is soon switched back
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
@@ -147,7 +148,7 @@ class SmartPolicy(BasePolicy):
                 # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
                 steps = max(steps, rows / max(batch, 1))
             steps = max(1.0, min(steps, levels.unread.run))
-            margin = 0.0 if levels.unread.running else _GAIN_TO_BEGIN * self._costs.plain
+            margin = (_GAIN_TO_GO_ON if levels.unread.running else _GAIN_TO_BEGIN) * self._costs.plain
             if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps + margin):
                 return roots
         levels.scouting = True
@@ -166,7 +167,7 @@ class SmartPolicy(BasePolicy):
         if depth > 0 and extra > self.options.prompt_tokens:
             return False
         seconds = self._levels.of(depth, width)
-        margin = _GAIN_BESIDE * self._costs.plain if extra and not depth else 0.0
+        margin = 0.0 if depth else (_GAIN_BESIDE if extra else _GAIN_TO_GO_ON) * self._costs.plain
         if seconds > 0:
             pays = not self._levels.scouting and self._level_pays(forest, frontier, depth, seconds + margin)
             if first:
