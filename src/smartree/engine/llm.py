@@ -112,21 +112,35 @@ class LLM:
             else prepare_model(model, tokenizer, _name(model))
         )
         self.window = min(max_model_len or self.target.window, self.target.window)
-        if isinstance(drafter, str):
-            self.drafter = make_drafter(drafter, self.target, max_batch, self.window)
-        elif isinstance(drafter, PreTrainedModel):
-            loaded = prepare_model(drafter, tokenizer, _name(drafter))
-            self.drafter = model_drafter(loaded, self.target, max_batch, self.window)
-        else:
-            self.drafter = drafter
+        self.drafter = self._drafter_of(drafter, tokenizer)
         self.profile = stored
-        if self.config.profile and stored is not None and stored.key is None:
-            raise InputError(f"The cost profile {profile} names no setup; measure this one with `smartree profile`.")
-        if stored is not None and stored.key is not None:
-            stored.key.require(profile_key(self.target, self.drafter))
-        elif stored is None and isinstance(policy, str) and policy in NEED_COST:
+        if stored is not None:
+            self._require_fit(stored)
+        elif isinstance(policy, str) and policy in NEED_COST:
             self.profile = self.saved_profile() or self.measure(progress)
         self.engine = self.make_engine(policy)
+
+    def _drafter_of(
+        self, drafter: str | PreTrainedModel | Drafter, tokenizer: PreTrainedTokenizerBase | None
+    ) -> Drafter | None:
+        """A drafter by name, a draft model in memory with the target's tokenizer, or an own drafter as it is."""
+        if isinstance(drafter, str):
+            return make_drafter(drafter, self.target, self.config.max_batch, self.window)
+        if isinstance(drafter, PreTrainedModel):
+            loaded = prepare_model(drafter, tokenizer, _name(drafter))
+            return model_drafter(loaded, self.target, self.config.max_batch, self.window)
+        return drafter
+
+    def _require_fit(self, profile: Profile) -> None:
+        """Raises:
+        InputError: a profile is of another setup, or from a file that does not say of which.
+        """
+        if profile.key is not None:
+            profile.key.require(profile_key(self.target, self.drafter))
+        elif self.config.profile:
+            raise InputError(
+                f"The cost profile {self.config.profile} names no setup; measure this one with `smartree profile`."
+            )
 
     def make_engine(
         self, policy: str | Policy, max_batch: int | None = None, *, prefix_reuse: bool | None = None
