@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,3 +131,52 @@ def test_what_cannot_be_guided_is_refused_before_anything_is_decoded(plain: LLM)
     other = LLM(tiny_model(), tokenizer=character_tokenizer(), drafter="none", policy="none")
     with pytest.raises(InputError, match="cannot use this model's tokenizer"):
         other.generate("x", SamplingParams(guide=Guide(regex="a")))
+
+
+class TooComplex:
+    """Follows nothing, and gives up behind so many tokens."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.read = most, 0
+
+    def deep_copy(self) -> TooComplex:
+        return TooComplex(self.most)
+
+    def reset(self) -> None:
+        self.read = 0
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        self.read += len(tokens)
+        return len(tokens)
+
+    def compute_bitmask(self) -> bytes:
+        return b"\xff" * 64
+
+    def is_error(self) -> bool:
+        return self.read > self.most
+
+    def get_error(self) -> str:
+        return "too complex"
+
+
+@pytest.mark.parametrize("most", [-1, 0, 1, 5, 100])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_guide_that_cannot_be_followed_ends_its_own_request_only(
+    plain: LLM, sampled: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smartree.verify.grammar._compile", lambda guide, tokenizer: TooComplex(most))
+    warm = WARM if sampled else {}
+    free = SamplingParams(max_tokens=20, logprobs=1, **warm)
+    guided = replace(free, guide=Guide(regex=f"a{{{most + 3}}}"))
+    expected = plain.generate(PROMPTS, free)
+    llm = make_llm("ngram")
+    for engine in [llm.engine, *(llm.make_engine(policy) for policy in ("eagle2", "static"))]:
+        outputs = llm.generate(PROMPTS, [free, guided, free], engine=engine)
+        assert [one.token_ids for one in outputs[::2]] == [one.token_ids for one in expected[::2]]
+        whole, cut = expected[1].token_ids, outputs[1].token_ids
+        kept = min(len(whole), most + 1)
+        assert cut == whole[:kept]
+        assert outputs[1].finish_reason == ("guide" if kept < len(whole) else expected[1].finish_reason)
+        assert len(outputs[1].logprobs or []) == kept
+        assert engine.unfinished == 0
+        assert engine.runner.seating.rows_in_use() == 0

@@ -253,6 +253,7 @@ class Engine:
             draws = [plan.decoding[index].draw(row, paths[index]) for index, row in zip(indices, rows, strict=True)]
             tokens = self.sampler.draw(logits, draws)
             for index, token in zip(indices, tokens, strict=True):
+                plan.decoding[index].note_guide(paths[index])
                 paths[index].append(token)
             return tokens
 
@@ -262,7 +263,10 @@ class Engine:
         """The next token of every request whose text is complete; their logits begin at `row`."""
         done = [chunk.request for chunk in plan.chunks if chunk.last]
         draws = [request.draw(row + place, ()) for place, request in enumerate(done)]
-        return self.sampler.draw(logits, draws) if draws else []
+        tokens = self.sampler.draw(logits, draws) if draws else []
+        for request in done:
+            request.note_guide(())
+        return tokens
 
     def _hand_features_over(self, plan: StepPlan, packed: PackedTrees, walks: Sequence[Walk]) -> None:
         """Gives the drafter the hidden states it reads: of every request's root and accepted nodes, and of prompts."""

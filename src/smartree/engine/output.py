@@ -17,7 +17,7 @@ class RequestOutput:
         prompt_token_ids: tokens of the prompt.
         text: the output without special tokens, cut at a stop string; "" without a tokenizer.
         token_ids: generated tokens, the one that ended the output included.
-        finish_reason: "stop", "length" or "timeout".
+        finish_reason: "stop", "length", "timeout" or "guide" (a guide that became too complex to be followed).
         seed: of the request's noise: give it again to get the same output.
         stats: steps, drafted, verified, accepted, tau, ...
         logprobs: one entry for each of token_ids; None if not asked for.

@@ -28,10 +28,11 @@ class Request:
         stop_ids: tokens that end it.
         stop_text: watches for stop strings; None if there are none.
         shaping: what changes its logits; None if nothing does.
-        finish_reason: "stop", "length" or "timeout" once it has ended.
+        finish_reason: "stop", "length", "timeout" or "guide" once it has ended.
         stats: what happened to it.
         logprobs: of its output, if asked for.
         deadline: reading of the engine's clock at which it ends as it is; None if it has none.
+        guided: tokens of its output for which its guide could be followed; None while it can.
     """
 
     id: int
@@ -46,6 +47,7 @@ class Request:
     stats: RequestStats = field(default_factory=RequestStats)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     deadline: float | None = None
+    guided: int | None = None
 
     @staticmethod
     def seed_for(params: SamplingParams) -> int:
@@ -85,9 +87,17 @@ class Request:
         output = [*self.tokens[self.prompt_length :], *path] if self.shaping is not None else ()
         return Draw(row, len(self.tokens) + len(path), self.params, self.seed, self.shaping, output)
 
+    def note_guide(self, path: Sequence[int]) -> None:
+        """Its next token behind `path` was drawn: remembers it if the guide could not be followed up to there."""
+        if self.guided is None and self.shaping is not None and self.shaping.failure is not None:
+            self.guided = len(self.tokens) - self.prompt_length + len(path)
+
     def accept(self, tokens: Sequence[int], window: int) -> int:
         """Appends verified tokens until one ends the request; returns how many were taken."""
         for count, token in enumerate(tokens, 1):
+            if self.guided is not None and len(self.tokens) - self.prompt_length >= self.guided:
+                self.finish_reason = "guide"
+                return count - 1
             self.tokens.append(token)
             enough = len(self.tokens) - self.prompt_length > self.params.min_tokens
             if token in self.stop_ids or (self.stop_text is not None and self.stop_text.push(token, enough)):

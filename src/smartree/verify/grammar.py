@@ -23,46 +23,46 @@ _KEPT = 16  # compiled guides
 
 
 class Grammar:
-    """A guide's state at the end of one output."""
+    """A guide's state at the end of one output.
+
+    Attributes:
+        failure: why the guide cannot be followed any further: its grammar became too complex; None while it can.
+    """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher, self._vocab_size = matcher, vocab_size
         self._ended = False
+        self.failure: str | None = None
 
     def push(self, token: int) -> None:
-        """The output grows by a token that was allowed; what follows its end is ignored, as nobody keeps it.
-
-        Raises:
-            InputError: the grammar became too complex to follow.
-        """
-        if self._ended:
+        """The output grows by a token that was allowed; what follows its end is ignored, as nobody keeps it."""
+        if self._ended or self.failure is not None:
             return
         taken = self._matcher.try_consume_tokens([token])
-        self._require_health()
+        self._note_health()
         # A finished grammar takes the end of sequence, and stop tokens of the user's own behind it are not text.
         self._ended = taken == 0
 
     def restart(self) -> None:
         """The output is empty again."""
         self._matcher.reset()
-        self._ended = False
+        self._ended, self.failure = False, None
 
     def allowed(self, device: torch.device) -> torch.Tensor:
         """[vocabulary] True for tokens that may follow; end-of-sequence tokens where the output may end.
 
-        Raises:
-            InputError: the grammar became too complex to follow.
+        All of them behind a failure: nobody keeps what is drawn there.
         """
-        if self._ended:
+        bits = b"" if self._ended or self.failure is not None else self._matcher.compute_bitmask()
+        self._note_health()
+        if not bits or self.failure is not None:
             return torch.ones(self._vocab_size, dtype=torch.bool, device=device)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._require_health()
-        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=self._vocab_size, bitorder="little").view(np.bool_)
         return torch.from_numpy(mask).to(device)
 
-    def _require_health(self) -> None:
-        if self._matcher.is_error():
-            raise InputError(f"The guide cannot be followed further: {_first_line(self._matcher.get_error())}")
+    def _note_health(self) -> None:
+        if self.failure is None and self._matcher.is_error():
+            self.failure = _first_line(self._matcher.get_error())
 
 
 class GrammarCompiler:

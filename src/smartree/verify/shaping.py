@@ -49,9 +49,6 @@ class Shaping:
         Args:
             scores: [vocabulary] floats.
             output: the tokens generated before the one that this row is for: the committed ones and the path to it.
-
-        Raises:
-            InputError: the grammar became too complex to follow.
         """
         self._advance(output)
         if self._bias:
@@ -63,6 +60,11 @@ class Shaping:
             scores.masked_fill_(~allowed, -torch.inf)
         if len(output) < self._params.min_tokens and not self._only_stops(allowed):
             scores[self._stops] = -torch.inf
+
+    @property
+    def failure(self) -> str | None:
+        """Why the guide could not be followed up to the row that `apply` changed last; None if it could."""
+        return None if self._grammar is None else self._grammar.failure
 
     def _advance(self, output: Sequence[int]) -> None:
         if len(output) < self._read:
