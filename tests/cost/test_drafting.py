@@ -118,3 +118,12 @@ def test_what_is_expected_counts_like_the_profile_s_word_and_gives_way_to_the_cl
         cost.observe(1, 0.002, 0.002, 0.0)
     assert cost.scale == pytest.approx((4 * 1.5 + 6 * 1.0) / 10)
     assert cost.seconds_per_level == pytest.approx(4 * 0.0004 / 10)
+
+
+def test_what_a_step_takes_beside_a_plain_one_is_known_once_plain_ones_were_seen() -> None:
+    cost = DraftingCost()
+    assert cost.beside(0.004) == 0.0
+    for _ in range(5):
+        cost.observe(0, 0.0, 0.0, 0.001)
+    assert cost.beside(0.004) == pytest.approx(0.003)
+    assert cost.beside(0.0005) == 0.0

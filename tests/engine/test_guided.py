@@ -142,9 +142,6 @@ class TooComplex:
     def deep_copy(self) -> TooComplex:
         return TooComplex(self.most)
 
-    def reset(self) -> None:
-        self.read = 0
-
     def try_consume_tokens(self, tokens: list[int]) -> int:
         self.read += len(tokens)
         return len(tokens)

@@ -7,9 +7,11 @@ import pytest
 
 from smartree.cost import CostModel, DraftCost
 from smartree.cost.draft import DraftPoint
+from smartree.policies.base import StepOutcome
 from smartree.policies.factory import POLICY_NAMES, make_policy
 from smartree.policies.growth import Growth
 from smartree.policies.smart import SmartPolicy
+from smartree.policies.smart_options import SmartOptions
 from smartree.tree.forest import Candidates, Forest
 from tests.policies.steps import cost_of, same_children, state_of
 
@@ -79,3 +81,43 @@ def test_growth_is_that_of_the_other_drafter_alone(planted: float) -> None:
         growth.observe(forest, np.array([0]))
         alone.observe(free, np.array([0]))
     assert growth.at(0)[0] == pytest.approx(alone.at(0)[0])
+
+
+def lookup_steps(policy: SmartPolicy, cost: CostModel, accepted: int, beside: float, steps: int) -> int:
+    """Steps with a chain planted wherever that is wanted; in how many it was."""
+    looked = 0
+    for _ in range(steps):
+        state, forest = state_of(1), chain(0.9, 0.9, 0.9)
+        if policy.least_planted(state) is None:
+            forest = chain()
+        planted = len(forest) > 1
+        looked += planted
+        policy.begin(state, forest)
+        selected = policy.select(forest)
+        seconds = float(cost.verify(1, 1 + len(selected), state.context))
+        tokens = 1 + (min(accepted, len(selected)) if planted else 0)
+        policy.observe(
+            StepOutcome(state, forest, selected, tokens, seconds + (beside if planted else 0.0), seconds, 0.0)
+        )
+    return looked
+
+
+@pytest.mark.parametrize(("accepted", "beside", "pays"), [(2, 1e-3, True), (0, 1e-3, False), (1, 20e-3, False)])
+def test_lookups_are_made_while_they_bring_more_than_they_take(accepted: int, beside: float, pays: bool) -> None:
+    cost = levels_that_cost(seconds=1.0)  # nobody drafts a level
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0))
+    for _ in range(5):  # what plain steps take
+        policy.observe(StepOutcome(state_of(1), chain(), np.empty(0, np.int64), 1, 10e-3, 10e-3, 0.0))
+    looked = lookup_steps(policy, cost, accepted, beside, 200)
+    assert looked == 200 if pays else looked < 60
+
+
+def test_what_is_planted_deeper_is_worth_half_a_row_at_least() -> None:
+    cost = cost_of(4, 10e-3 + 2e-3 * np.arange(64.0), DraftCost(levels=(DraftPoint(4, 4, 1.0),)))
+    policy, state = SmartPolicy(cost, SmartOptions(explore_share=0)), state_of(4)
+    assert policy.least_planted(state) == 0.0  # nobody knows yet what time is worth
+    for _ in range(8):
+        policy.begin(state, Forest(np.zeros(4, np.int64)))
+        policy.observe(StepOutcome(state, Forest(np.zeros(4, np.int64)), np.empty(0, np.int64), 4, 10e-3, 10e-3))
+    policy.begin(state, Forest(np.zeros(4, np.int64)))
+    assert policy.least_planted(state) == pytest.approx(0.5 * (4 / 10e-3) * 2e-3, rel=0.05)

@@ -113,3 +113,17 @@ def test_a_look_that_took_longer_than_paid_for_delays_the_next_one() -> None:
     assert not savings.pay(0.5)
     savings.save(5.0, 1.0)
     assert savings.pay(0.5)
+
+
+def test_in_quiet_times_the_price_becomes_that_of_plain_decoding_soon() -> None:
+    slow, quick = Price(), Price()
+    for _ in range(400):
+        for price in (slow, quick):
+            price.update(4, 12.0, 2.0)
+    for _ in range(75):
+        slow.update(4, 4.0, 1.0)
+        quick.update(4, 4.0, 1.0, quiet=True)
+    now, soon = slow.at(4), quick.at(4)
+    assert now is not None
+    assert soon is not None
+    assert soon < 4.9 < 5.2 < now

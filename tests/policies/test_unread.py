@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from smartree.policies.unread import Unread
@@ -73,3 +75,47 @@ def test_a_look_reads_the_backlog_of_the_scouts_and_is_charged_for_so_much_at_mo
     assert unread.of_scouts(16) == 2 * 65
     unread.update(16, 16, drafted=True, scouting=True)
     assert unread.of_scouts(16) == 2 * 2
+
+
+def run(unread: Unread, steps: int) -> None:
+    """A run of speculation, and the pause that ends it."""
+    for _ in range(steps):
+        unread.update(4, 8, drafted=True, scouting=False)
+    assert unread.running
+    quiet(unread, 4, 3)
+    assert not unread.running
+
+
+def test_runs_that_turn_out_short_have_to_repay_what_they_read() -> None:
+    unread = Unread()
+    assert unread.run == inf  # nobody knows better
+    run(unread, 10)
+    assert unread.run == 10
+    run(unread, 1)
+    assert unread.run == pytest.approx(0.3 * 10 + 0.7 * 1)
+    run(unread, 100)
+    assert unread.run > 70
+
+
+def test_a_short_run_is_forgotten_in_a_long_quiet_time() -> None:
+    unread = Unread()
+    run(unread, 1)
+    quiet(unread, 4, 1000)
+    assert unread.run > 100
+
+
+def test_prompts_that_are_read_in_between_end_no_run() -> None:
+    unread = Unread()
+    for _ in range(5):
+        unread.update(4, 8, drafted=True, scouting=False)
+    for _ in range(20):
+        unread.update(4, 4, drafted=False, scouting=False, alone=False)
+    assert unread.running
+    assert unread.is_long(4)
+    assert unread.run == inf
+
+
+def test_a_look_is_no_run() -> None:
+    unread = Unread()
+    unread.update(8, 11, drafted=True, scouting=True)
+    assert not unread.running

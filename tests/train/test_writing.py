@@ -254,6 +254,7 @@ def test_prompts_that_came_to_nothing_are_not_tried_again(tmp_path: Path) -> Non
 def test_a_target_that_has_finished_prompts_is_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many fail in a row: those of an older corpus are not noted."""
     monkeypatch.setattr("smartree.train.writing._MOST_FRUITLESS", 1)
+    monkeypatch.setattr("smartree.train.writing._PATIENCE", 100)
     corpus = Corpus(tmp_path / "corpus.jsonl")
     corpus.append(Text("own:0", (1,), (2,)))
     Writer(llm(), corpus, a_config(own_prompts=True, tokens=80)).write({})

@@ -143,11 +143,8 @@ def test_without_the_library_one_sentence_says_how_to_get_it(monkeypatch: pytest
 
 def test_a_grammar_that_becomes_too_complex_says_so_and_allows_what_nobody_keeps() -> None:
     class Broken:
-        def __init__(self) -> None:
-            self.broken = True
-
-        def reset(self) -> None:
-            self.broken = False
+        def deep_copy(self) -> Broken:
+            return Broken()
 
         def try_consume_tokens(self, tokens: list[int]) -> int:
             return 0
@@ -156,7 +153,7 @@ def test_a_grammar_that_becomes_too_complex_says_so_and_allows_what_nobody_keeps
             return b"\xff" * VOCAB
 
         def is_error(self) -> bool:
-            return self.broken
+            return True
 
         def get_error(self) -> str:
             return "too complex\nat item 3"
@@ -166,8 +163,27 @@ def test_a_grammar_that_becomes_too_complex_says_so_and_allows_what_nobody_keeps
         use(broken)
         assert broken.failure == "too complex"
         assert bool(broken.allowed(CPU).all())
-        broken.restart()
-        assert broken.failure is None
+
+
+def test_a_grammar_that_has_failed_begins_again_like_a_new_one() -> None:
+    """By the library itself: an ambiguous grammar has more and more parses."""
+    from llguidance import LLMatcher
+    from llguidance.hf import from_tokenizer
+
+    tokenizer = from_tokenizer(TOKENIZER, n_vocab=VOCAB, eos_token=[END])
+    one = Grammar(LLMatcher(tokenizer, LLMatcher.grammar_from_lark('start: x\nx: "a" x "b" | x x | "a"')), VOCAB)
+    first = one.allowed(CPU)
+    for _ in range(3000):
+        one.push(TOKENIZER.encode("a")[0])
+        one.allowed(CPU)
+        if one.failure is not None:
+            break
+    assert one.failure
+    assert bool(one.allowed(CPU).all())
+    one.restart()
+    assert one.failure is None
+    assert torch.equal(one.allowed(CPU), first)
+    assert not bool(first.all())
 
 
 def test_schemas_are_followed_token_by_token() -> None:

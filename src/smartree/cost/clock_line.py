@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 _WIDE = log(4.0)  # rows a request, as a logarithm: from there on the line is level
-_ALIKE = 0.5  # correlation of what happens to narrow and to wide passes
+_SHARED = 0.5  # of what happens to narrow passes, happens to wide ones too: the clock's share; the rest is memory's
 _NOISE = 0.05**2  # variance of one pass's log(measured / table)
 
 
@@ -18,9 +18,9 @@ class ClockLine:
 
     One factor for all is not enough where a processor has neighbours: memory changes its speed while arithmetic does
     not, and a pass of few rows, which waits for memory, then takes another share of what the table says than one of
-    many. The two numbers are followed by a Kalman filter. A change that was seen of one of them is believed to have
-    half happened to the other; the longer it was not seen, and the larger the change, the sooner its next passes are
-    believed.
+    many. The two numbers are followed by a Kalman filter. A change of wide passes is one of the clock, which narrow
+    ones share; half of a change of narrow passes is believed to be memory's, which wide ones do not. The longer one of
+    the two was not seen, and the larger the change, the sooner its next passes are believed.
     """
 
     __slots__ = ("_both", "_drift", "_of_far", "_of_near", "far", "near")
@@ -32,8 +32,8 @@ class ClockLine:
         self.near, self.far = 0.0, 0.0
         self._drift = rate * rate * _NOISE
         # Covariances of the two estimates: at first those of the long run.
-        self._of_near = self._of_far = rate * _NOISE
-        self._both = _ALIKE * self._of_near
+        self._of_near = rate * _NOISE
+        self._of_far = self._both = _SHARED * self._of_near
 
     def at(self, log_width: float) -> float:
         """Logarithm of the factor for passes of that width."""
@@ -45,18 +45,19 @@ class ClockLine:
 
     def jump(self, log_width: float, off: float, count: float) -> None:
         """Another clock: passes of about that width are off by so much, known from `count` of them."""
-        size = off * off
-        self._of_near += size
-        self._of_far += size
-        self._both += _ALIKE * size
+        self._widen(off * off)
         self._move(log_width, off, _NOISE / count)
 
     def follow(self, log_width: float, off: float) -> None:
         """Moves towards a pass that is off by so much."""
-        self._of_near += self._drift
-        self._of_far += self._drift
-        self._both += _ALIKE * self._drift
+        self._widen(self._drift)
         self._move(log_width, off, _NOISE)
+
+    def _widen(self, variance: float) -> None:
+        """Something may have happened since."""
+        self._of_near += variance
+        self._of_far += _SHARED * variance
+        self._both += _SHARED * variance
 
     def _move(self, log_width: float, off: float, noise: float) -> None:
         share = min(log_width / _WIDE, 1.0)

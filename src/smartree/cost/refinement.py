@@ -31,7 +31,7 @@ class _Pass(NamedTuple):
 
 
 class _Local:
-    """Corrections of one kind of pass by size: means of what the scale leaves unexplained, and how much is known."""
+    """Corrections of one kind of pass by size: means of what the line leaves unexplained, and how much is known."""
 
     __slots__ = ("counts", "means")
 
@@ -45,7 +45,7 @@ class Refinement:
 
     Everything is kept as logarithms of measured over predicted. The last `window` passes are only watched: if three
     quarters of them are off by more than `jump` to the same side, the clock has changed (power cap, other load), and
-    the scale jumps by their median. A pass that leaves the window in peace is learned from, so a change of the clock
+    the line jumps by their median. A pass that leaves the window in peace is learned from, so a change of the clock
     is never taken for an error of one size. Corrections by size are shrunk towards 1, so that a few noisy steps move
     nothing, and fade where nothing is seen any more.
     """
@@ -61,7 +61,7 @@ class Refinement:
         memory: float = 300.0,
     ) -> None:
         """Args:
-        rate: share of a step's surprise that moves the scale; more right after a jump.
+        rate: share of a step's surprise that moves the line; more right after a jump.
         window: passes that are watched for drift.
         jump: logarithm of the ratio that counts as drift.
         local_rate: smallest share of a step's surprise that moves the correction of its size.

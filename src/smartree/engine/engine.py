@@ -274,7 +274,8 @@ class Engine:
             return
         ids = [request.id for request in plan.decoding]
         if not plan.chunks and len(packed.nodes) == len(ids):  # no tree: every row is a root
-            self.drafter.absorb(ids, [1] * len(ids), self.runner.taps.all_rows())
+            states = self.runner.taps.all_rows()  # with padding behind them if the pass was a CUDA graph's
+            self.drafter.absorb(ids, [1] * len(ids), states if states.shape[0] == len(ids) else states[: len(ids)])
             return
         counts = [1 + len(walked.rows) for walked in walks]
         starts = packed.starts[:-1].tolist()

@@ -22,6 +22,10 @@ class Habit:
         self._same += 1
         return True
 
+    def forget(self) -> None:
+        """Things are different now: the next answers are asked for."""
+        self._same = 0
+
     def note(self, answer: bool) -> None:
         """Somebody has asked."""
         self._same = self._same + 1 if answer == self._answer else 0

@@ -105,6 +105,9 @@ class SmartPolicy(BasePolicy):
             self.state = state
             return _NOBODY
         self._count_rested(self._rest.end())
+        if state.batch != self.state.batch:
+            self._begins.forget()
+            self._ends.forget()
         behind = self._levels.unread.is_long(state.batch)
         self._usual = same and self._model.draft.by_level and not behind
         frontier = super().begin(state, forest)
@@ -200,7 +203,7 @@ class SmartPolicy(BasePolicy):
         self._scan(forest)
         price = self._at_choice(self._costs.price)
         expanded = self._expansion.worth_a_row(forest, able, depth, price, self._row_price(price))
-        if usual:
+        if usual and len(able):
             self._ends.note(len(expanded) == 0)
         return expanded
 
@@ -237,7 +240,8 @@ class SmartPolicy(BasePolicy):
             self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain, self._rest.quiet)
         self._levels.learn(outcome, self._uneven_seconds)
         if self._looked_up and not self._expanded and not self._levels.free and not outcome.state.extra_tokens:
-            more = spent - plain + outcome.draft_seconds + self._levels.beside(outcome)
+            found = outcome.forest.planted > 0
+            more = outcome.draft_seconds + (spent - plain + self._levels.beside(outcome) if found else 0.0)
             self._planting.observe(outcome.state.batch, outcome.tokens - outcome.state.batch - self.price * more)
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))

@@ -22,6 +22,7 @@ _OWN_PROMPT = "own"
 _MARK = "\x00here the user speaks\x00"
 _LONGEST_OWN_PROMPT = 160
 _MOST_FRUITLESS = 200  # own prompts that came to nothing before the first did not: then writing is given up
+_PATIENCE = 10  # times as many, in a row, once one was finished: a corpus of before notes no failures
 _OWN_TOP_K = 100  # keeps the prompts sensible; cheaper than top_p, which would have to sort most of the vocabulary
 
 
@@ -187,7 +188,8 @@ class Writer:
             if self.store is not None and states is not None and self._has_room(self.store):
                 self.store.append(job.key, states)
             self.corpus.append(Text(job.key, prompt, tuple(request.output)))
-            self._finishes = self._finishes or job.own
+            if job.own:
+                self._finishes, self._fruitless = True, 0
             return
         written = (*request.tokens[:-1], *self._after)
         # An endless prompt is nobody's question.
@@ -202,9 +204,9 @@ class Writer:
     def _note_fruitless(self, job: Job) -> None:
         self.corpus.give_up(job.key)
         self._fruitless += 1
-        if self._fruitless >= _MOST_FRUITLESS and not self._finishes:
+        if self._fruitless >= _MOST_FRUITLESS * (_PATIENCE if self._finishes else 1):
             raise InputError(
-                f"{self.llm.target.name!r} finished none of {_MOST_FRUITLESS} prompts that it began; give it prompts "
+                f"{self.llm.target.name!r} finished none of {self._fruitless} prompts that it began; give it prompts "
                 "instead."
             )
 

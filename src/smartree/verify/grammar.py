@@ -30,7 +30,7 @@ class Grammar:
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+        self._beginning, self._matcher, self._vocab_size = matcher, matcher.deep_copy(), vocab_size
         self._ended = False
         self.failure: str | None = None
 
@@ -45,7 +45,7 @@ class Grammar:
 
     def restart(self) -> None:
         """The output is empty again."""
-        self._matcher.reset()
+        self._matcher = self._beginning.deep_copy()  # `reset` would leave a failed one failed
         self._ended, self.failure = False, None
 
     def allowed(self, device: torch.device) -> torch.Tensor:
@@ -94,7 +94,7 @@ class GrammarCompiler:
         self._compiled[guide] = matcher  # the latest one last
         if len(self._compiled) > _KEPT:
             del self._compiled[next(iter(self._compiled))]
-        return Grammar(matcher.deep_copy(), self._vocab_size)
+        return Grammar(matcher, self._vocab_size)
 
     def _read_tokenizer(self) -> LLTokenizer:
         if find_spec("llguidance") is None:

@@ -58,6 +58,7 @@ class Backlog:
         size, width = states.shape
         wanted = size if rows is None else len(rows)
         owners = np.array(request_ids, np.int64)
+        assert wanted == sum(counts), "rows of nobody"
         self._states.append(states)
         self._chosen.append(rows)
         self._state_owners.append(owners if wanted == len(owners) else np.repeat(owners, counts))
