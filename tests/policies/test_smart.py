@@ -824,6 +824,22 @@ def test_a_rest_ends_with_whatever_is_new(change: str) -> None:
     assert not policy._rest.now  # and it does not come back by itself
 
 
+def test_a_level_that_is_always_wanted_is_not_asked_about_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = roofline(by_level(1e-4))
+    policy, asked = SmartPolicy(cost, SmartOptions(explore_share=0)), 0
+    pays = SmartPolicy._level_pays
+
+    def count(self: SmartPolicy, forest: Forest, frontier: Ints, depth: int, seconds: float) -> bool:
+        nonlocal asked
+        asked += depth == 0
+        return pays(self, forest, frontier, depth, seconds)
+
+    monkeypatch.setattr(SmartPolicy, "_level_pays", count)
+    steps = run(policy, cost, state_of(1), same_children(0.8, 0.05), 80)
+    assert all(step.levels > 0 for step in steps)
+    assert 20 <= asked <= 40
+
+
 def test_lookups_that_cost_nothing_are_made_in_every_step() -> None:
     cost = cost_of(4, np.linspace(1.0, 3.0, 400), DraftCost())
     policy, state = SmartPolicy(cost), state_of(4, depth=3, context=256)

@@ -20,7 +20,7 @@ class Trust:
     Texts differ, and one that does not quote itself accepts less than the average of a cell. One that accepts more is
     taken like the average all the same: of many requests those would be believed most that were lucky last, and what
     they promise is what gets verified. Replayed over four suites, 16 requests at a time, nodes that should have been
-    accepted with probability 0.79 to 0.83 were with 0.57 to 0.71; so they are with 0.74 to 0.82.
+    accepted with probability 0.79 to 0.83 were with 0.57 to 0.71; so nodes of 0.77 to 0.79 are with 0.77 to 0.83.
     """
 
     def __init__(self, strength: float = 3.0, window: float = 60.0) -> None:

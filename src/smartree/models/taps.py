@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -92,6 +94,11 @@ class LayerTaps:
             self._states[layer] = (output[0] if isinstance(output, tuple) else output)[0]
 
         return hook
+
+
+def chosen_rows(states: torch.Tensor, rows: NDArray[np.int64] | None) -> torch.Tensor:
+    """[R, ...] some rows of states, or all of them as they are."""
+    return states if rows is None else states.index_select(0, torch.from_numpy(rows).to(states.device))
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from smartree.drafters.base import BaseDrafter, DraftRequest
+from smartree.models.taps import chosen_rows
 from smartree.tree.forest import Candidates, Forest, Ints
 
 
@@ -38,8 +39,8 @@ class FeatureRecorder(BaseDrafter):
         self, request_ids: Sequence[int], counts: Sequence[int], features: torch.Tensor, rows: Ints | None = None
     ) -> None:
         """Remembers rows in the order of the text."""
-        chosen = features if rows is None else features.index_select(0, torch.from_numpy(rows).to(features.device))
-        for request_id, mine in zip(request_ids, chosen.split(list(counts)), strict=True):
+        parts = chosen_rows(features, rows).split(list(counts))
+        for request_id, mine in zip(request_ids, parts, strict=True):
             self._states.setdefault(request_id, []).append(mine.to(torch.bfloat16).cpu())
 
     def pop(self, request_id: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from smartree.models.taps import chosen_rows
 from smartree.tree.forest import Ints
 
 _NOBODY = -1
@@ -158,7 +159,7 @@ class Backlog:
         size, count = 0, 0
         while count < len(self._states) and (count == 0 or size + self._states[count].nbytes <= _PIECE):
             size, count = size + self._states[count].nbytes, count + 1
-        taken = [_chosen_rows(*each) for each in zip(self._states[:count], self._chosen[:count], strict=True)]
+        taken = [chosen_rows(*each) for each in zip(self._states[:count], self._chosen[:count], strict=True)]
         self._states, self._chosen = self._states[count:], self._chosen[count:]
         return taken[0] if count == 1 else torch.cat(taken), None
 
@@ -169,7 +170,3 @@ class Backlog:
     def _select(self, order: Ints) -> torch.Tensor:
         assert self._features is not None
         return self._features.index_select(0, torch.from_numpy(order).to(self._features.device))
-
-
-def _chosen_rows(states: torch.Tensor, rows: Ints | None) -> torch.Tensor:
-    return states if rows is None else states.index_select(0, torch.from_numpy(rows).to(states.device))

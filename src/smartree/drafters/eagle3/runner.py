@@ -24,7 +24,7 @@ from smartree.models.native.matrix import NativeLinear
 from smartree.models.packed_pass import PackedPass, RowGroup
 from smartree.models.seating import Seating
 from smartree.models.surgery import merge_linears, prepack_linears, weight_of
-from smartree.models.taps import decoder_layers
+from smartree.models.taps import chosen_rows, decoder_layers
 
 _FIRST_ROWS = 544  # see `odd_rows`
 _FEW_ROWS, _MANY_ROWS = 4, 32  # numbers of rows are multiples of the one up to the other, then multiples of that
@@ -145,7 +145,7 @@ class HeadRunner:
         if self._native is not None and isinstance(head.fc, NativeLinear) and not head.norms_states:
             return head.fc.of_rows(Gathered(states.contiguous(), rows))
         with torch.inference_mode():
-            chosen = states if rows is None else states.index_select(0, torch.from_numpy(rows).to(states.device))
+            chosen = chosen_rows(states, rows)
             return head.features(self._rounded(chosen))[: len(chosen)]
 
     @torch.inference_mode()
