@@ -425,7 +425,7 @@ def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: P
     first.profile = Profile(profile_key(first.target, first.drafter), flat_profile(levels=True).verify)
     untouched = first.engine.calibration.to_json()
     first.generate([[5, 6, 7]], SamplingParams(max_tokens=12))
-    assert first.save_calibration()
+    assert first.save_learned()
     learned = first.engine.calibration.to_json()
     assert learned != untouched
     second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.saved_profile(), **settings)
@@ -435,7 +435,7 @@ def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: P
 
 def test_lookup_learns_by_itself_and_saves_nothing(llm: LLM, own_cache: Path) -> None:
     llm.generate([[5, 6, 7]], SamplingParams(max_tokens=4))
-    assert not llm.save_calibration()
+    assert not llm.save_learned()
 
 
 def test_what_the_cache_may_hold_reaches_every_engine() -> None:

@@ -57,3 +57,13 @@ def test_prompts_come_to_their_end_however_dear_rows_are() -> None:
 
 def test_where_rows_are_free_pieces_are_as_large_as_they_may_be() -> None:
     assert PromptShare(costs(0.0), MOST).tokens(requests(4)) == MOST
+
+
+def test_what_the_clock_says_of_trees_changes_nothing() -> None:
+    model = costs(0.02)
+    before = PromptShare(model, MOST).tokens(requests(4))
+    for _ in range(100):
+        model.observe(4, 4, 50, 1.0)
+        model.observe(4, 16, 50, 2.0)
+    assert float(model.verify(4, 100, 50)) > 1.2 * float(model.table.seconds(4, 100, 50))
+    assert PromptShare(model, MOST).tokens(requests(4)) == before

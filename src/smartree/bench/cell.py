@@ -10,7 +10,7 @@ from smartree.bench.config import ORACLE, PLAIN, Group
 from smartree.bench.lane import Lane, Load
 from smartree.bench.measures import Measures
 from smartree.bench.stopwatch import TimedPolicy
-from smartree.policies.factory import make_policy
+from smartree.policies.factory import NEED_COST
 from smartree.policies.fixed import TreeSize, fixed_tree
 
 if TYPE_CHECKING:
@@ -50,21 +50,27 @@ def make_lane(llm: LLM, policy: str, batch: int, tree: TreeSize | None = None) -
     if tree is not None:
         inner = TimedPolicy(fixed_tree(tree, llm.cost_model()))
     else:
-        inner = TimedPolicy(make_policy(PLAIN if policy == ORACLE else policy, llm.cost_model()))
+        inner = TimedPolicy(llm.make_policy(PLAIN if policy == ORACLE else policy))
     # A lane decodes its prompts several times, and every time they are to be read like new ones.
     return Lane(policy, inner, llm.make_engine(inner, max_batch=batch, prefix_reuse=False), batch)
 
 
-def measure_cell(lanes: Sequence[Lane], load: Load, advance: Advance, *, reverse: bool = False) -> dict[str, Measures]:
-    """Measures by name of the lane.
+def measure_cell(
+    llm: LLM, lanes: Sequence[Lane], load: Load, advance: Advance, *, reverse: bool = False
+) -> dict[str, Measures]:
+    """Measures by name of the lane. Later lanes begin with what those that learn have learned here, as in a server.
 
     Args:
+        llm: the model.
         lanes: one of them plain decoding, to whose tokens the others' are compared.
         load: what to decode.
         advance: hears of progress.
         reverse: let the last one begin.
     """
     run_lanes(lanes, load, advance, reverse=reverse)
+    for lane in lanes:
+        if lane.name in NEED_COST:
+            llm.learn_from(lane.engine)
     plain = next(lane for lane in lanes if lane.name == PLAIN).outputs
     return {lane.name: lane.close(None if lane.name == PLAIN else plain) for lane in lanes}
 

@@ -88,7 +88,7 @@ class Bench:
                 search = Search(self.config.oracle_grid, job.group.batch, load)
                 self.done.add_tree(job.group, search_tree(self.llm, search, advance))
             else:
-                measures = measure_cell(lanes.of(job.group), load, advance, reverse=job.repeat % 2 == 1)
+                measures = measure_cell(self.llm, lanes.of(job.group), load, advance, reverse=job.repeat % 2 == 1)
                 self.done.add_cell(Cell(job.group, job.repeat, measures))
             if place + 1 == len(jobs) or jobs[place + 1].group != job.group:
                 watcher.finished(job.group)

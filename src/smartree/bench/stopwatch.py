@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
@@ -61,3 +62,11 @@ class TimedPolicy:
         start = perf_counter()
         self.policy.observe(outcome)
         self.seconds += perf_counter() - start
+
+    def learned(self) -> Mapping[str, Any]:
+        """As the policy does."""
+        return self.policy.learned()
+
+    def resume(self, learned: Mapping[str, Any]) -> None:
+        """As the policy does."""
+        self.policy.resume(learned)

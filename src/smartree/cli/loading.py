@@ -51,11 +51,11 @@ def measure_profile(llm: LLM) -> Profile:
 
 
 def remember(llm: LLM) -> None:
-    """Saves what the engine has learned of its drafter for the next start; failing to is no reason to fail."""
+    """Saves what the engine has learned for the next start; failing to is no reason to fail."""
     try:
-        llm.save_calibration()
+        llm.save_learned()
     except OSError as error:
-        note(f"What was learned of the drafter could not be saved: {error.strerror}.")
+        note(f"What was learned could not be saved: {error.strerror}.")
 
 
 class MeasuringProgress:

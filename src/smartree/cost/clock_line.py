@@ -11,6 +11,7 @@ Floats = NDArray[np.float64]
 _WIDE = log(4.0)  # rows a request, as a logarithm: from there on the line is level
 _SHARED = 0.5  # of what happens to narrow passes, happens to wide ones too: the clock's share; the rest is memory's
 _NOISE = 0.05**2  # variance of one pass's log(measured / table)
+_LATER = 0.1**2  # variance of what may have happened to the clock since another engine's last pass
 
 
 class ClockLine:
@@ -42,6 +43,11 @@ class ClockLine:
     def over(self, log_widths: Floats) -> Floats:
         """`at` of many."""
         return np.asarray(self.near + (self.far - self.near) * np.clip(log_widths / _WIDE, 0.0, 1.0))
+
+    def resume(self, near: float, far: float) -> None:
+        """Begins where another engine's line was; as time has passed since, the first passes move it far."""
+        self.near, self.far = near, far
+        self._widen(_LATER)
 
     def jump(self, log_width: float, off: float, count: float) -> None:
         """Another clock: passes of about that width are off by so much, known from `count` of them."""

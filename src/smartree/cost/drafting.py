@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 _RATE = 0.05
 _LOOK_RATE = 0.2  # looks are rare
 _PRIOR_STEPS = 4  # that the profile's word is worth: one slow step must not end speculation before it was tried
+_STEPS_BEFORE = 10  # steps at most that another engine's means are worth
 _OUTLIER = 3.0  # steps that take this many times what is known are slow moments of the machine
 
 
@@ -72,6 +75,22 @@ class DraftingCost:
             self.scale -= _LOOK_RATE * max(self.scale - draft_seconds / modelled, 0.0)
         beside = max(rest_seconds - self._plain, 0.0) / levels
         self.seconds_per_level -= _LOOK_RATE * max(self.seconds_per_level - beside, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """What was learned, as a JSON object."""
+        seconds = {"seconds_per_level": self.seconds_per_level, "plain": self._plain}
+        return seconds | {"scale": self.scale, "steps": self._steps, "plain_steps": self._plain_steps}
+
+    def load_json(self, data: Any) -> None:
+        """Begins with what another engine on this setup has learned.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `to_json` writes.
+        """
+        self.scale, self.seconds_per_level = float(data["scale"]), float(data["seconds_per_level"])
+        self._steps = min(int(data["steps"]), _STEPS_BEFORE)
+        # How large a plain step's rest is depends on the batch, so that the first own one counts as much.
+        self._plain, self._plain_steps = float(data["plain"]), min(int(data["plain_steps"]), 1)
 
     def beside(self, rest_seconds: float) -> float:
         """Seconds outside drafter and target pass that a step took more than a plain one; 0 before one was seen."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -115,3 +117,16 @@ class CostModel:
             uneven = not self.padding.free and batch * width > tokens
             padding = self.padding.seconds_of(batch * width - tokens, context) if uneven else 0.0
             self.refinement.observe(batch, tokens, predicted + padding, seconds, uneven)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the clock has taught, as a JSON object."""
+        return {"passes": self.refinement.to_json(), "drafting": self.drafting.to_json()}
+
+    def load_json(self, data: Any) -> None:
+        """Begins with what another engine on this setup has learned.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `to_json` writes.
+        """
+        self.refinement.load_json(data["passes"])
+        self.drafting.load_json(data["drafting"])

@@ -31,6 +31,7 @@ class Profile:
         calibration: what an engine on this setup has learned of its drafter, as `Calibration.to_json` writes it; None
             if nothing was saved.
         uneven: measured passes of requests with different numbers of rows; none where that costs nothing.
+        learned: what policies on this setup have learned, as `Policy.learned` gives it, by their names.
     """
 
     key: ProfileKey | None
@@ -39,6 +40,7 @@ class Profile:
     seconds: float = 0.0
     calibration: Mapping[str, Any] | None = None
     uneven: tuple[UnevenPoint, ...] = ()
+    learned: Mapping[str, Any] = field(default_factory=dict)
 
     def cost_model(self) -> CostModel:
         """The model that policies ask."""
@@ -50,7 +52,9 @@ class Profile:
         draft: dict[str, Any] = {"seconds_per_step": self.draft.seconds_per_step}
         if self.draft.levels:
             draft = {"levels": [{"batch": p.batch, "width": p.width, "seconds": p.seconds} for p in self.draft.levels]}
-        calibration = {} if self.calibration is None else {"calibration": dict(self.calibration)}
+        learned: dict[str, Any] = {} if self.calibration is None else {"calibration": dict(self.calibration)}
+        if self.learned:
+            learned["learned"] = dict(self.learned)
         return {
             "key": self.key.to_json() if self.key else {},
             "autoregressive": [
@@ -65,7 +69,7 @@ class Profile:
             "draft": draft,
             "fits": {str(batch): fit.to_json() for batch, fit in curve_fits(self.verify, self.draft).items()},
             "seconds": self.seconds,
-        } | calibration
+        } | learned
 
     @staticmethod
     def from_json(data: Any) -> Profile:
@@ -92,8 +96,18 @@ class Profile:
         calibration = data.get("calibration")
         if not isinstance(calibration, dict | None):
             raise InputError('The cost profile\'s "calibration" must be an object.')
-        uneven = _uneven_points(data.get("uneven", []))
-        return Profile(key, tuple(points), _draft_cost(data.get("draft", {})), float(seconds), calibration, uneven)
+        learned = data.get("learned", {})
+        if not isinstance(learned, dict):
+            raise InputError('The cost profile\'s "learned" must be an object.')
+        return Profile(
+            key,
+            tuple(points),
+            _draft_cost(data.get("draft", {})),
+            float(seconds),
+            calibration,
+            _uneven_points(data.get("uneven", [])),
+            learned,
+        )
 
     def save(self, path: Path) -> None:
         """Writes the profile so that an interruption leaves the old file."""

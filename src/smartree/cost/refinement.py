@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from math import exp, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ Kind = tuple[int, bool]
 """Batch size, and whether requests had different numbers of rows."""
 _LARGEST_SURPRISE = 0.3  # a step that took e^0.3 times the prediction counts as that much, however long it took
 _SIZES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.float64)
+_KNOWN_BEFORE = 10.0  # passes at most that another engine's correction of a size is worth
 _BORDERS: tuple[float, ...] = tuple(np.sqrt(_SIZES[1:] * _SIZES[:-1]).tolist())  # between neighbours, as logarithms go
 
 
@@ -139,6 +140,29 @@ class Refinement:
         share = max(1 / local.counts[seen.place], self._local_rate)
         local.means[seen.place] += share * (off - usual)
 
+    def to_json(self) -> dict[str, Any]:
+        """What was learned, as a JSON object."""
+        local = [
+            {"batch": batch, "uneven": uneven, "means": _rounded(known.means), "counts": _rounded(known.counts)}
+            for (batch, uneven), known in self._locals.items()
+        ]
+        return {"line": _rounded([self._line.near, self._line.far]), "local": local}
+
+    def load_json(self, data: Any) -> None:
+        """Begins with what another engine on this setup has learned; what it saw last is doubted first.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `to_json` writes.
+        """
+        near, far = (float(value) for value in data["line"])
+        self._line.resume(near, far)
+        for row in data["local"]:
+            known = self._locals[int(row["batch"]), bool(row["uneven"])] = _Local()
+            means, counts = [float(value) for value in row["means"]], [float(value) for value in row["counts"]]
+            for place, (mean, seen) in enumerate(zip(means, counts, strict=True)):
+                known.means[place], known.counts[place] = mean, min(seen, _KNOWN_BEFORE)
+        self.version += 1
+
     def correct(self, batch: int, seconds: Floats, uneven: bool = False) -> Floats:
         """The table's seconds as the clock has them, nondecreasing.
 
@@ -160,3 +184,7 @@ class Refinement:
         logs = np.log(isotonic(table * np.exp(means), counts + 1e-3) / table)
         factors = np.exp(np.interp(np.log(rows), np.log(sizes), logs))
         return np.asarray(np.maximum.accumulate(seconds * factors))
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [round(value, 5) for value in values]

@@ -145,7 +145,9 @@ class LLM:
     def make_engine(
         self, policy: str | Policy, max_batch: int | None = None, *, prefix_reuse: bool | None = None
     ) -> Engine:
-        """A fresh engine with another policy on the same model: what a comparison in one process needs.
+        """Another engine on the same model, with a policy of its own: what a comparison in one process needs.
+
+        It begins with what the profile says that earlier engines have learned (`learn_from`).
 
         Args:
             policy: its policy.
@@ -158,7 +160,7 @@ class LLM:
         if isinstance(policy, str):
             if policy in NEED_COST and self.profile is None:
                 self.profile = self.saved_profile() or self.measure()
-            policy = make_policy(policy, self.cost_model())
+            policy = self.make_policy(policy)
         return Engine(
             self.target,
             self.drafter.fresh() if self.drafter is not None and policy.speculates else None,
@@ -172,21 +174,56 @@ class LLM:
             cuda_graphs=self.config.cuda_graphs,
         )
 
-    def save_calibration(self, engine: Engine | None = None) -> bool:
-        """Saves what an engine has learned of its drafter's acceptance with this setup's profile, for the next start.
+    def make_policy(self, name: str) -> Policy:
+        """A policy by name that begins with what an earlier one of this name has learned on this setup.
+
+        Raises:
+            InputError: it is unknown, needs a profile that was not measured, or what the profile says it has learned
+                is malformed.
+        """
+        policy = make_policy(name, self.cost_model())
+        learned = self.profile.learned.get(name) if self.profile is not None else None
+        if learned is not None:
+            try:
+                policy.resume(learned)
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"What {name!r} has learned is malformed in the cost profile; delete it or profile again."
+                ) from error
+        return policy
+
+    def learn_from(self, engine: Engine | None = None) -> bool:
+        """Takes what an engine has learned into the profile, so that the engines made from now on begin with it.
+
+        That is how often drafts are accepted, what the clock says of passes and of drafting, and what speculation
+        achieves by batch size. What of it was of one text or one hour only, later engines soon correct.
 
         Args:
             engine: None takes the model's own.
 
         Returns:
-            False if there is nothing to save: no profile of this setup, or a drafter that learns by itself.
+            False if there is nothing to learn: no profile of this setup, or no drafter.
         """
         engine = engine or self.engine
-        key = self.profile.key if self.profile is not None else None
-        if self.profile is None or key is None or engine.drafter is None or engine.drafter.calibrated:
+        if self.profile is None or self.profile.key is None or engine.drafter is None:
             return False
-        self.profile = replace(self.profile, calibration=engine.calibration.to_json())
-        self.profile.save(self.config.profile or profile_path(key))
+        if not engine.drafter.calibrated:
+            self.profile = replace(self.profile, calibration=engine.calibration.to_json())
+        if engine.policy.name in NEED_COST and engine.stats.steps:
+            learned = {**self.profile.learned, engine.policy.name: engine.policy.learned()}
+            self.profile = replace(self.profile, learned=learned)
+        return True
+
+    def save_learned(self, engine: Engine | None = None) -> bool:
+        """Saves what an engine has learned (`learn_from`) with this setup's profile, for the next start.
+
+        Raises:
+            OSError: the profile cannot be written.
+        """
+        if not self.learn_from(engine):
+            return False
+        assert self.profile is not None and self.profile.key is not None  # else there was nothing to learn
+        self.profile.save(self.config.profile or profile_path(self.profile.key))
         return True
 
     def _saved_calibration(self) -> Calibration | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,18 @@ class Policy(Protocol):
         """Learns from a finished step."""
         ...
 
+    def learned(self) -> Mapping[str, Any]:
+        """What a later engine on this setup may begin with, as a JSON object; empty if nothing."""
+        ...
+
+    def resume(self, learned: Mapping[str, Any]) -> None:
+        """Begins with what an earlier engine's policy of this name has `learned`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `learned` gives.
+        """
+        ...
+
 
 class BasePolicy:
     """Shared defaults: drafts from every root to `max_depth`, records everything, learns costs only."""
@@ -122,6 +135,15 @@ class BasePolicy:
     def least_planted(self, state: StepState) -> float | None:
         """Nothing is to be planted."""
         return None
+
+    def learned(self) -> Mapping[str, Any]:
+        """What the clock has taught the cost model."""
+        return {} if self.cost is None else {"costs": self.cost.to_json()}
+
+    def resume(self, learned: Mapping[str, Any]) -> None:
+        """Begins with what another engine's cost model was taught."""
+        if self.cost is not None:
+            self.cost.load_json(learned["costs"])
 
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step; roots that can still use a node are the frontier."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from smartree.tree.forest import Floats, Forest, Ints
@@ -9,6 +11,7 @@ from smartree.tree.forest import Floats, Forest, Ints
 _RANKS = 4
 _PRIOR = np.array([0.6, 0.1, 0.05, 0.02])
 _PRIOR_STEPS = 3  # steps that the prior is worth
+_STEPS_BEFORE = 10.0  # steps at most that another engine's means are worth: its texts were others
 
 
 class Growth:
@@ -60,6 +63,23 @@ class Growth:
         for depth in range(levels, len(self._steps)):
             self._steps[depth] *= 1 - self._rate  # not reached: old news, which the next look may overrule
         self._rates = np.array(self._means)
+
+    def to_json(self) -> dict[str, Any]:
+        """What was learned, as a JSON object."""
+        return {"means": [[round(mean, 4) for mean in row] for row in self._means], "steps": list(self._steps)}
+
+    def load_json(self, data: Any) -> None:
+        """Begins with what another engine with this drafter has learned.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `to_json` writes.
+        """
+        means = [[float(mean) for mean in row] for row in data["means"]]
+        steps = [min(float(count), _STEPS_BEFORE) for count in data["steps"]]
+        if len(means) != len(steps) or any(len(row) != _RANKS for row in means):
+            raise ValueError("growth of another shape")
+        self._means, self._steps = means, steps
+        self._rates = np.array(means) if means else np.empty((0, _RANKS))
 
     def _follow(self, depth: int, seen: list[float]) -> None:
         """Moves the means at one depth towards what was seen there."""

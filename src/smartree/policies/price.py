@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Price:
     """Slow running ratio of tokens to time, one per batch size.
@@ -49,6 +51,21 @@ class Price:
         self._sums[batch] = (tokens, time, steps + 1)
         if steps + 1 >= self._warm_up and time > 0:
             self._warm[batch] = tokens / time
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What was achieved by batch size, as a JSON list."""
+        return [{"batch": batch, "tokens": round(tokens, 4)} for batch, tokens in self._warm.items()]
+
+    def load_json(self, data: Any) -> None:
+        """Begins with what another engine on this setup has achieved, worth no more than a warm-up.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `to_json` writes.
+        """
+        for row in data:
+            batch, tokens = int(row["batch"]), float(row["tokens"])
+            self._sums[batch] = (self._warm_up * tokens, float(self._warm_up), self._warm_up)
+            self._warm[batch] = tokens
 
 
 class Savings:

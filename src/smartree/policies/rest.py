@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _QUIET_AT_FIRST = 8  # steps without a node before the first rest
+_STEPS_WITHOUT = 50  # plain ones, after which one is taken where speculation gains little: else nobody would know any
+# more what a plain step takes
 _STEPS = 3  # of a rest: what decides whether to speculate changes slowly, and asking and learning take time
 
 
@@ -18,6 +20,7 @@ class Rest:
         self._quiet = 0  # steps since the last one with a level or a node, rests not counted
         self._left = 0
         self._tokens: list[int] = []
+        self._since = 0  # steps since the last plain one
 
     @property
     def quiet(self) -> bool:
@@ -27,6 +30,10 @@ class Rest:
     def is_due(self, same: bool) -> bool:
         """True if a step that is the `same` as those before it would be passed."""
         return self._left > 0 and same
+
+    def wants_plain(self) -> bool:
+        """True if no step has been plain for so long that what one takes is an old story."""
+        return self._since >= _STEPS_WITHOUT
 
     def begin(self, same: bool) -> bool:
         """Starts a step; True if it is passed.
@@ -55,4 +62,5 @@ class Rest:
             may_rest: whether the next ones might be passed.
         """
         self._quiet = self._quiet + 1 if idle else 0
+        self._since = 0 if idle else self._since + 1
         self._left = _STEPS if may_rest and self.quiet else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -81,3 +83,11 @@ class ScheduledPolicy:
     def observe(self, outcome: StepOutcome) -> None:
         """As the inner policy."""
         self.policy.observe(outcome)
+
+    def learned(self) -> Mapping[str, Any]:
+        """As the inner policy."""
+        return self.policy.learned()
+
+    def resume(self, learned: Mapping[str, Any]) -> None:
+        """As the inner policy."""
+        self.policy.resume(learned)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from smartree.cost.model import CostModel
@@ -27,6 +30,7 @@ _RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
 _ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
 _GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
 _GAIN_TO_BEGIN = 0.04  # after a pause: it takes reading a backlog, and a switch for little is soon switched back
+_LITTLE_GAIN = 0.15  # as well: whether that is so depends on what a plain step takes, so one is taken at times
 _GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _WORST_LOOK = 4  # times what a look should take: more than that was a slow moment of the machine
@@ -67,6 +71,7 @@ class SmartPolicy(BasePolicy):
         self._waiting = 0
         self._rest = Rest()
         self._begins, self._ends = Habit(True), Habit(True)  # one level is wanted; the first was the last
+        self._plain = False  # a step that is plain only to see what one takes
         self._usual = False  # a step like the one before it, after which habits may be followed
         self._planting, self._looked_up = Planting(), False
 
@@ -117,11 +122,21 @@ class SmartPolicy(BasePolicy):
         self._expanded = []
         self._pool = np.sort(forest.path[forest.batch :]) if forest.planted else _NOTHING
         self._scan(forest)
+        self._plain = self._model.draft.by_level and self._tries_plain(state)
+        if self._plain:
+            return _NOBODY
         if not self._model.draft.by_level:
             return frontier
         if state.extra_tokens and not self._rows_pay_beside():
             return frontier[:0]
         return self._beginners(forest, frontier) if behind else frontier
+
+    def _tries_plain(self, state: StepState) -> bool:
+        """True if this step had better be plain, only to see what that takes: everybody has speculated for long."""
+        if state.extra_tokens or not self._rest.wants_plain():
+            return False
+        achieved = self._running_price.at(state.batch)
+        return achieved is not None and achieved < (1 + _LITTLE_GAIN) * state.batch
 
     def _rows_pay_beside(self) -> bool:
         """False if beside this step's prompt tokens not even the likeliest child of a root is worth its row.
@@ -211,7 +226,7 @@ class SmartPolicy(BasePolicy):
         """The best n nodes of all requests together, n from the exact scan."""
         if self._rest.now:  # what the last step was predicted to take holds for this one
             return _NOBODY
-        if len(forest) == forest.batch:
+        if len(forest) == forest.batch or self._plain:
             selected, self._choice = np.empty(0, np.int64), self._costs.plain_choice()
             self._selection.last_count = 0
         else:
@@ -246,6 +261,17 @@ class SmartPolicy(BasePolicy):
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
+
+    def learned(self) -> Mapping[str, Any]:
+        """What the next level brings, what speculation achieves, and what the clock has taught."""
+        own = {"growth": self._growth.to_json(), "price": self._running_price.to_json()}
+        return {**super().learned(), **own}
+
+    def resume(self, learned: Mapping[str, Any]) -> None:
+        """Begins with what an earlier engine's policy has `learned`."""
+        super().resume(learned)
+        self._growth.load_json(learned["growth"])
+        self._running_price.load_json(learned["price"])
 
     def _count_rested(self, tokens: list[int]) -> None:
         """Adds up steps that were passed without a question: looks are saved for, and backlogs grow."""
