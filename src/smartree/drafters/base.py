@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class Drafter(Protocol):
         calibrated: True if its probabilities are acceptance rates already.
         max_depth: deepest level it can give.
         feature_layers: layers of the target whose hidden states it reads (see `LayerTaps`); empty if none.
+        acceptance: how often its drafts were accepted elsewhere, as `Calibration.to_json` writes it; None if it is not
+            known, and of drafters that are `calibrated`.
         adopts: True if a request may begin with rows of another one, for whose tokens the target is not run again.
     """
 
@@ -50,6 +52,7 @@ class Drafter(Protocol):
     calibrated: bool
     max_depth: int
     feature_layers: tuple[int, ...]
+    acceptance: Mapping[str, Any] | None
 
     @property
     def adopts(self) -> bool:
@@ -146,6 +149,7 @@ class BaseDrafter:
     calibrated = False
     max_depth = 8
     feature_layers: tuple[int, ...] = ()
+    acceptance: Mapping[str, Any] | None = None
 
     @property
     def fingerprint(self) -> str:

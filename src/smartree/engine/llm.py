@@ -26,6 +26,7 @@ from smartree.models.load import prepare_model
 from smartree.policies.base import Policy
 from smartree.policies.calibration import Calibration
 from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
+from smartree.policies.smart import SmartPolicy
 from smartree.sampling_params import SamplingParams
 
 Message = Mapping[str, str]
@@ -168,14 +169,15 @@ class LLM:
             max_batch=min(max_batch or self.config.max_batch, self.config.max_batch),
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
-            calibration=self._saved_calibration(),
+            calibration=self._known_calibration(),
             cache_tokens=self.config.cache_tokens,
             prefix_reuse=self.config.prefix_reuse if prefix_reuse is None else prefix_reuse,
             cuda_graphs=self.config.cuda_graphs,
         )
 
     def make_policy(self, name: str) -> Policy:
-        """A policy by name that begins with what an earlier one of this name has learned on this setup.
+        """A policy by name that begins with what an earlier one of this name has learned on this setup, or else with
+        what is known of the drafter.
 
         Raises:
             InputError: it is unknown, needs a profile that was not measured, or what the profile says it has learned
@@ -183,6 +185,8 @@ class LLM:
         """
         policy = make_policy(name, self.cost_model())
         learned = self.profile.learned.get(name) if self.profile is not None else None
+        if learned is None and isinstance(policy, SmartPolicy):
+            policy.expect(self._known_calibration().rates())
         if learned is not None:
             try:
                 policy.resume(learned)
@@ -226,11 +230,13 @@ class LLM:
         self.profile.save(self.config.profile or profile_path(self.profile.key))
         return True
 
-    def _saved_calibration(self) -> Calibration | None:
-        if self.profile is None or self.profile.calibration is None:
-            return None
+    def _known_calibration(self) -> Calibration:
+        """What engines on this setup have learned of the drafter, else what came with it, else nothing."""
         calibration = Calibration(lag=CALIBRATION_LAG)
-        calibration.load_json(self.profile.calibration)
+        saved = self.profile.calibration if self.profile is not None else None
+        known = saved if saved is not None or self.drafter is None else self.drafter.acceptance
+        if known is not None:
+            calibration.load_json(known)
         return calibration
 
     def cost_model(self) -> CostModel | None:

@@ -15,6 +15,7 @@ _CLASSES, _DEPTHS, _RANKS, _BINS = 2, 8, 6, 12
 _ROWS = _CLASSES * _DEPTHS * _RANKS
 _HIGHEST_LOGIT = 5.0
 _CENTRES = (np.arange(_BINS) + 0.5) / _BINS * 2 * _HIGHEST_LOGIT - _HIGHEST_LOGIT
+_ENOUGH = 50  # drafts of a depth that tell what is accepted there
 _STALE_SHARE = 0.1  # a row is fitted again once it has grown by that much
 _LEAST, _MOST = 1e-6, 1 - 1e-6  # probabilities with a logit that is worth anything
 _SPACING = 64.0  # between the knots of two rows: logits lie within +-14, so that all rows make one rising sequence
@@ -149,6 +150,15 @@ class Calibration:
             "accepted": self._accepted[used].round(4).tolist(),
             "raw": self._raw[used].round(4).tolist(),
         }
+
+    def rates(self) -> list[list[float]]:
+        """[depths][ranks] share of the greedy drafts that were accepted, given that their parents were, as far down as
+        enough was seen.
+        """
+        self._count()
+        seen, accepted = (counts[: _DEPTHS * _RANKS].sum(axis=1).reshape(_DEPTHS, _RANKS) for counts in self._counts[:2])
+        known = int(np.cumprod(seen[:, 0] >= _ENOUGH).sum())
+        return [[round(float(rate), 4) for rate in row] for row in accepted[:known] / np.maximum(seen[:known], 1.0)]
 
     def load_json(self, data: Any) -> None:
         """Takes saved counts over.

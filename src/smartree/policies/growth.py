@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,14 @@ class Growth:
         for depth in range(levels, len(self._steps)):
             self._steps[depth] *= 1 - self._rate  # not reached: old news, which the next look may overrule
         self._rates = np.array(self._means)
+
+    def expect(self, rates: Sequence[Sequence[float]]) -> None:
+        """What to believe before anything was seen, worth as much as what another engine has learned.
+
+        Args:
+            rates: [depths][ranks] acceptance rates of the children of nodes at each depth, given the node's.
+        """
+        self.load_json({"means": [row[:_RANKS] for row in rates], "steps": [_STEPS_BEFORE] * len(rates)})
 
     def to_json(self) -> dict[str, Any]:
         """What was learned, as a JSON object."""

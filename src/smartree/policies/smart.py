@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -261,6 +261,10 @@ class SmartPolicy(BasePolicy):
         if self._expanded:
             self._growth.observe(outcome.forest, np.concatenate(self._expanded))
         super().observe(outcome)
+
+    def expect(self, rates: Sequence[Sequence[float]]) -> None:
+        """Begins with what is known of the drafter: [depths][ranks] of drafts accepted, given that their parents are."""
+        self._growth.expect(rates)
 
     def learned(self) -> Mapping[str, Any]:
         """What the next level brings, what speculation achieves, and what the clock has taught."""

@@ -115,8 +115,8 @@ def train_head(
     weights = {name: tensor.to(torch.float16) for name, tensor in head.state_dict().items()}
     window = max(len(text.tokens) for text in texts)
     write_checkpoint(folders.head, head.spec, weights, token_ids, window, facts)
-    facts["tau"] = held_out_tau(llm, folders.head, trainer.held_out, reporter)
-    write_checkpoint(folders.head, head.spec, weights, token_ids, window, facts)
+    facts["tau"], calibration = held_out_tau(llm, folders.head, trainer.held_out, reporter)
+    write_checkpoint(folders.head, head.spec, weights, token_ids, window, facts, calibration)
     return facts
 
 
@@ -159,22 +159,29 @@ class FeatureReader:
         return self._store.read(text.key) if text.key in self._store else features_of(self._runner, text.tokens)
 
 
-def held_out_tau(llm: LLM, folder: Path, texts: Sequence[Text], reporter: Reporter) -> float:
-    """Mean accepted length on prompts that were not trained on, with EAGLE-2's default tree at temperature 0."""
+def held_out_tau(
+    llm: LLM, folder: Path, texts: Sequence[Text], reporter: Reporter
+) -> tuple[float, Mapping[str, Any]]:
+    """Mean accepted length on prompts that were not trained on, with EAGLE-2's default tree at temperature 0, and how
+    often what was drafted was accepted there, at temperatures 0 and 1: engines begin with that.
+    """
     prompts = list(dict.fromkeys(text.prompt for text in texts))[:_TAU_PROMPTS]
     loaded = LoadedHead(read_checkpoint(folder), llm.target, str(folder))
     engine = Engine(llm.target, Eagle3Drafter(loaded, 8, llm.window), Eagle2Policy(), max_batch=8, window=llm.window)
-    reporter.stage("Measuring tau", len(prompts))
+    reporter.stage("Measuring tau", 2 * len(prompts))
     done = 0
 
     def count(_request: object) -> None:
         nonlocal done
         done += 1
-        reporter.step(done, len(prompts))
+        reporter.step(done, 2 * len(prompts))
 
-    outputs = llm.generate(prompts, SamplingParams(max_tokens=_TAU_TOKENS), engine=engine, done=count)
+    greedy, sampled = (SamplingParams(max_tokens=_TAU_TOKENS, temperature=kind, seed=0) for kind in (0.0, 1.0))
+    outputs = llm.generate(prompts, greedy, engine=engine, done=count)
+    llm.generate(prompts, sampled, engine=engine, done=count)
     steps = sum(output.stats.steps for output in outputs)
-    return round(sum(len(output.token_ids) - 1 for output in outputs) / max(steps, 1), 3)
+    tau = round(sum(len(output.token_ids) - 1 for output in outputs) / max(steps, 1), 3)
+    return tau, engine.calibration.to_json()
 
 
 def _note(trainer: Trainer, state: TrainState) -> str:

@@ -20,8 +20,10 @@ from safetensors.torch import load_file, save_file
 from smartree.drafters.eagle3.head import Eagle3Head
 from smartree.drafters.eagle3.spec import Eagle3Spec, read_spec, write_spec
 from smartree.errors import InputError
+from smartree.policies.calibration import Calibration
 
 _CONFIG, _WEIGHTS, _PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+_CALIBRATION = "calibration.json"  # how often its drafts were accepted; of heads made by `smartree train`
 # Prefixes as written by trainers and engines, and what they are called here (the speculators names).
 _RENAMES = (
     ("draft_model.", ""),
@@ -44,12 +46,15 @@ class Eagle3Checkpoint:
         weights: by canonical name; `lm_head.weight` and `embed_tokens.weight` may be lacking if the spec borrows them.
         token_ids: [draft vocabulary] the target's id of each draft token; None if they are the same.
         fingerprint: short hash of spec and weights.
+        calibration: how often its drafts were accepted on held-out prompts, as `Calibration.to_json` writes it; None if
+            the head does not say.
     """
 
     spec: Eagle3Spec
     weights: Mapping[str, torch.Tensor]
     token_ids: torch.Tensor | None
     fingerprint: str
+    calibration: Mapping[str, Any] | None = None
 
 
 def is_eagle3(folder: Path) -> bool:
@@ -79,7 +84,8 @@ def read_checkpoint(folder: Path) -> Eagle3Checkpoint:
         if token_ids is None:
             raise InputError(f"The head {folder} has a draft vocabulary but no table d2t that maps it.")
         _check_table(token_ids, spec, folder)
-    return Eagle3Checkpoint(spec, weights, token_ids if spec.maps_vocabulary else None, _fingerprint(spec, weights))
+    table = token_ids if spec.maps_vocabulary else None
+    return Eagle3Checkpoint(spec, weights, table, _fingerprint(spec, weights), _read_calibration(folder))
 
 
 def write_checkpoint(
@@ -89,6 +95,7 @@ def write_checkpoint(
     token_ids: torch.Tensor | None,
     window: int,
     extra: Mapping[str, Any] | None = None,
+    calibration: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a head in the native format beside its place, then renames: an interruption leaves the old one whole.
 
@@ -99,6 +106,7 @@ def write_checkpoint(
         token_ids: [draft vocabulary] the target's ids; None if draft tokens have the target's numbers.
         window: longest text it was trained on.
         extra: written into config.json under "training".
+        calibration: see `Eagle3Checkpoint`.
 
     Raises:
         InputError: it cannot be written, above all because the disk is full.
@@ -123,6 +131,8 @@ def write_checkpoint(
         save_file(stored, work / _WEIGHTS)
         os.chmod(work / _WEIGHTS, 0o644)  # safetensors writes a file that only its owner can read
         (work / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        if calibration is not None:
+            (work / _CALIBRATION).write_text(json.dumps(dict(calibration)) + "\n", encoding="utf-8")
         _swap(work, folder)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}.") from error
@@ -144,6 +154,18 @@ def _swap(work: Path, folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     else:
         os.replace(work, folder)
+
+
+def _read_calibration(folder: Path) -> dict[str, Any] | None:
+    path = folder / _CALIBRATION
+    if not path.is_file():
+        return None
+    try:
+        calibration = json.loads(path.read_text(encoding="utf-8"))
+        Calibration().load_json(calibration)
+    except (OSError, ValueError, InputError) as error:
+        raise InputError(f"{path} is damaged; delete it, and acceptance is learned from the start.") from error
+    return dict(calibration)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

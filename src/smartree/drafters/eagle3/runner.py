@@ -46,6 +46,7 @@ class LoadedHead:
             InputError: the head was made for another model.
         """
         self.spec, self.name, self.fingerprint = checkpoint.spec, name, checkpoint.fingerprint
+        self.calibration = checkpoint.calibration
         self.device, self.dtype = target.device, target.dtype
         _require_fit(self.spec, target, name)
         self.feature_layers = self.spec.layers_of(len(decoder_layers(target.model)))
