@@ -67,3 +67,45 @@ def test_what_the_clock_says_of_trees_changes_nothing() -> None:
         model.observe(4, 16, 50, 2.0)
     assert float(model.verify(4, 100, 50)) > 1.2 * float(model.table.seconds(4, 100, 50))
     assert PromptShare(model, MOST).tokens(requests(4)) == before
+
+
+@pytest.mark.parametrize("ever_alone", [True, False])
+@pytest.mark.parametrize("nodes", [0, 20])
+@pytest.mark.parametrize(("beside", "reading"), [(0.0, 0.8), (0.6, 1.0), (0.6, 1.3), (0.1, 0.7)])
+def test_a_step_stays_within_its_share_of_one_without_prompts(
+    beside: float, reading: float, nodes: int, ever_alone: bool
+) -> None:
+    """By the clock: passes with prompts take other times than the profile says, and drafting some `beside` them.
+
+    Under a load of many short requests no step is ever without prompts.
+    """
+    model = costs(0.02)
+    share = PromptShare(model, MOST)
+
+    def pass_seconds(tokens: int) -> float:
+        return reading * float(model.table.seconds(4, 4 + nodes + tokens, 50))
+
+    for _ in range(200):
+        for tokens in (0, 30) if ever_alone else (30,):
+            share.observe(4, nodes, tokens, 50, pass_seconds(tokens) + beside, pass_seconds(tokens))
+    tokens = share.tokens(requests(4))
+    alone = pass_seconds(0) + beside
+    assert 16 < tokens < MOST
+    assert pass_seconds(tokens) + beside <= 2.401 * alone
+    assert pass_seconds(tokens + 1) + beside > 2.399 * alone
+
+
+def test_a_moment_in_which_the_machine_stood_still_changes_little() -> None:
+    share = PromptShare(costs(0.02), MOST)
+    before = share.tokens(requests(4))
+    for tokens in (0, 30):
+        share.observe(4, 0, tokens, 50, 100.0, 100.0)
+        assert 0.8 * before < share.tokens(requests(4)) < 1.3 * before
+
+
+def test_steps_in_which_nobody_decodes_teach_nothing() -> None:
+    share = PromptShare(costs(0.02), MOST)
+    before = share.tokens(requests(4))
+    for _ in range(20):
+        share.observe(0, 0, MOST, 0, 100.0, 100.0)
+    assert share.tokens(requests(4)) == before

@@ -9,9 +9,9 @@ def passed(rest: Rest, steps: int, idle: bool = True, may_rest: bool = True) -> 
     """Steps like each other; which of them were passed."""
     found = []
     for _ in range(steps):
-        found.append(rest.begin(same=True))
+        found.append(rest.begin(same=True, beside=False))
         if rest.now:
-            rest.add(2)
+            rest.add(2, False)
         else:
             rest.note(idle, may_rest)
     return found
@@ -21,7 +21,7 @@ def test_three_of_four_quiet_steps_are_passed_after_nine() -> None:
     rest = Rest()
     assert passed(rest, 21) == [False] * 9 + [True, True, True, False] * 3
     assert rest.quiet
-    assert rest.end() == [2] * 9
+    assert rest.end() == [(2, False)] * 9
     assert rest.end() == []
 
 
@@ -33,9 +33,36 @@ def test_steps_with_drafts_and_those_that_may_not_rest_are_never_passed() -> Non
 def test_a_step_of_another_kind_ends_a_rest() -> None:
     rest = Rest()
     passed(rest, 9)
-    assert rest.is_due(same=True)
-    assert not rest.begin(same=False)
-    assert not rest.is_due(same=True)
+    assert rest.is_due(same=True, beside=False)
+    assert not rest.begin(same=False, beside=False)
+    assert not rest.is_due(same=True, beside=False)
     rest.note(idle=False, may_rest=True)
     assert not rest.quiet
     assert not any(passed(rest, 8))
+
+
+def test_in_quiet_times_steps_that_read_prompts_are_passed_and_end_no_rest() -> None:
+    rest = Rest()
+    assert not rest.begin(same=False, beside=True)
+    passed(rest, 9)
+    for _ in range(5):
+        assert rest.begin(same=False, beside=True)
+        rest.add(3, True)
+    assert passed(rest, 4) == [True, True, True, False]
+    assert rest.end() == [(3, True)] * 5 + [(2, False)] * 3
+
+
+def test_where_steps_may_not_rest_those_that_read_prompts_are_asked_about_too() -> None:
+    rest = Rest()
+    passed(rest, 40, may_rest=False)
+    assert not rest.begin(same=False, beside=True)
+
+
+def test_a_plain_step_is_wanted_after_fifty_others() -> None:
+    rest = Rest()
+    passed(rest, 49, idle=False)
+    assert not rest.wants_plain()
+    passed(rest, 1, idle=False)
+    assert rest.wants_plain()
+    passed(rest, 1)
+    assert not rest.wants_plain()

@@ -803,7 +803,7 @@ def test_quiet_steps_are_asked_about_and_learned_from_now_and_then(monkeypatch: 
     assert policy._levels.unread.rows == 4 * 49  # what was passed in between included
 
 
-@pytest.mark.parametrize("change", ["batch", "prompts", "planted"])
+@pytest.mark.parametrize("change", ["batch", "planted"])
 def test_a_rest_ends_with_whatever_is_new(change: str) -> None:
     cost = cost_of(4, np.linspace(1.0, 3.0, 400), DraftCost(levels=(DraftPoint(4, 4, 100.0),)))
     policy, state = SmartPolicy(cost, SmartOptions(explore_share=0)), state_of(4, depth=3, context=256)
@@ -815,7 +815,7 @@ def test_a_rest_ends_with_whatever_is_new(change: str) -> None:
     if change == "planted":
         zero = np.zeros(1, np.int64)
         forest.plant(Candidates(zero, zero, np.full(1, 0.999), zero, zero, np.zeros(1)))
-    new = {"batch": state_of(3, depth=3, context=256), "prompts": replace(state, extra_tokens=5)}.get(change, state)
+    new = state_of(3, depth=3, context=256) if change == "batch" else state
     before = policy._rest._left
     policy.begin(new, Forest(np.zeros(new.batch, np.int64)) if change != "planted" else forest)
     assert before > 0

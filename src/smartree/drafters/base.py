@@ -41,7 +41,7 @@ class Drafter(Protocol):
         calibrated: True if its probabilities are acceptance rates already.
         max_depth: deepest level it can give.
         feature_layers: layers of the target whose hidden states it reads (see `LayerTaps`); empty if none.
-        acceptance: how often its drafts were accepted elsewhere, as `Calibration.to_json` writes it; None if it is not
+        experience: how often its drafts were accepted elsewhere, as `Calibration.to_json` writes it; None if it is not
             known, and of drafters that are `calibrated`.
         adopts: True if a request may begin with rows of another one, for whose tokens the target is not run again.
     """
@@ -52,7 +52,7 @@ class Drafter(Protocol):
     calibrated: bool
     max_depth: int
     feature_layers: tuple[int, ...]
-    acceptance: Mapping[str, Any] | None
+    experience: Mapping[str, Any] | None
 
     @property
     def adopts(self) -> bool:
@@ -149,7 +149,7 @@ class BaseDrafter:
     calibrated = False
     max_depth = 8
     feature_layers: tuple[int, ...] = ()
-    acceptance: Mapping[str, Any] | None = None
+    experience: Mapping[str, Any] | None = None
 
     @property
     def fingerprint(self) -> str:

@@ -39,7 +39,7 @@ class JointDrafter(BaseDrafter):
         self.levels, self.lookup = levels, lookup or NgramDrafter(shortest_match=_SHORTEST_MATCH)
         self.name, self.proposal = f"{levels.name}+{self.lookup.name}", levels.proposal
         self.by_level, self.max_depth = levels.by_level, levels.max_depth
-        self.feature_layers, self.acceptance = levels.feature_layers, levels.acceptance
+        self.feature_layers, self.experience = levels.feature_layers, levels.experience
         self._requests: Sequence[DraftRequest] = ()
 
     @property

@@ -83,8 +83,8 @@ class Engine:
         rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
         self.budget = RowBudget(rows)
         self.scheduler = Scheduler(max_batch, prefill_tokens, self.budget)
-        share = PromptShare(getattr(policy, "cost", None), prefill_tokens)  # an own policy need have no costs
-        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse, share)
+        self._share = PromptShare(getattr(policy, "cost", None), prefill_tokens)  # an own policy need have no costs
+        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse, self._share)
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None
         self._ids = count()
@@ -181,6 +181,8 @@ class Engine:
             tokens = sum(len(walked.tokens) for walked in walks)
             outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds, draft.seconds)
             self.policy.observe(outcome)
+            nodes = len(packed.nodes) - state.batch
+            self._share.observe(state.batch, nodes, state.extra_tokens, state.context, seconds, target_seconds)
         predicted = float("nan") if plan.chunks or draft is not wanted else self.policy.predicted_seconds
         self.stats.read_tokens += state.extra_tokens
         self.stats.reused_tokens += plan.reused
@@ -273,18 +275,18 @@ class Engine:
         if self.drafter is None or self.runner.taps is None:
             return
         ids = [request.id for request in plan.decoding]
-        if not plan.chunks and len(packed.nodes) == len(ids):  # no tree: every row is a root
-            states = self.runner.taps.all_rows()  # with padding behind them if the pass was a CUDA graph's
-            self.drafter.absorb(ids, [1] * len(ids), states if states.shape[0] == len(ids) else states[: len(ids)])
+        chunks = [chunk.end - chunk.start for chunk in plan.chunks]
+        behind, read = len(packed.nodes), sum(chunks)
+        everyone = ids + [chunk.request.id for chunk in plan.chunks]
+        states = self.runner.taps.all_rows()  # with padding behind them if the pass was a CUDA graph's
+        if behind == len(ids):  # no tree: every row is a root or a prompt's
+            known = states if states.shape[0] == behind + read else states[: behind + read]
+            self.drafter.absorb(everyone, [1] * behind + chunks, known)
             return
-        counts = [1 + len(walked.rows) for walked in walks]
+        counts = [1 + len(walked.rows) for walked in walks] + chunks
         starts = packed.starts[:-1].tolist()
         accepted = [row for start, walked in zip(starts, walks, strict=True) for row in (start, *walked.rows)]
-        for chunk in plan.chunks:
-            ids.append(chunk.request.id)
-            counts.append(chunk.end - chunk.start)
-        accepted += range(len(packed.nodes), len(packed.nodes) + sum(counts[len(walks) :]))
-        self.drafter.absorb(ids, counts, self.runner.taps.all_rows(), np.array(accepted, np.int64))
+        self.drafter.absorb(everyone, counts, states, np.array([*accepted, *range(behind, behind + read)], np.int64))
 
     def _commit(self, plan: StepPlan, draft: Draft, packed: PackedTrees, walks: Sequence[Walk]) -> list[Request]:
         """Commits the accepted rows and appends the tokens."""

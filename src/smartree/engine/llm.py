@@ -224,17 +224,16 @@ class LLM:
         Raises:
             OSError: the profile cannot be written.
         """
-        if not self.learn_from(engine):
-            return False
-        assert self.profile is not None and self.profile.key is not None  # else there was nothing to learn
-        self.profile.save(self.config.profile or profile_path(self.profile.key))
-        return True
+        learned = self.learn_from(engine)
+        if learned and self.profile is not None and self.profile.key is not None:
+            self.profile.save(self.config.profile or profile_path(self.profile.key))
+        return learned
 
     def _known_calibration(self) -> Calibration:
         """What engines on this setup have learned of the drafter, else what came with it, else nothing."""
         calibration = Calibration(lag=CALIBRATION_LAG)
         saved = self.profile.calibration if self.profile is not None else None
-        known = saved if saved is not None or self.drafter is None else self.drafter.acceptance
+        known = saved if saved is not None or self.drafter is None else self.drafter.experience
         if known is not None:
             calibration.load_json(known)
         return calibration

@@ -16,6 +16,7 @@ _ROWS = _CLASSES * _DEPTHS * _RANKS
 _HIGHEST_LOGIT = 5.0
 _CENTRES = (np.arange(_BINS) + 0.5) / _BINS * 2 * _HIGHEST_LOGIT - _HIGHEST_LOGIT
 _ENOUGH = 50  # drafts of a depth that tell what is accepted there
+_KNOWN_BEFORE = 60.0  # observations at most that what was saved of a bin counts as: the texts were others
 _STALE_SHARE = 0.1  # a row is fitted again once it has grown by that much
 _LEAST, _MOST = 1e-6, 1 - 1e-6  # probabilities with a logit that is worth anything
 _SPACING = 64.0  # between the knots of two rows: logits lie within +-14, so that all rows make one rising sequence
@@ -156,12 +157,13 @@ class Calibration:
         enough was seen.
         """
         self._count()
-        seen, accepted = (counts[: _DEPTHS * _RANKS].sum(axis=1).reshape(_DEPTHS, _RANKS) for counts in self._counts[:2])
+        greedy = self._counts[:2, : _DEPTHS * _RANKS]
+        seen, accepted = greedy.sum(axis=2).reshape(2, _DEPTHS, _RANKS)
         known = int(np.cumprod(seen[:, 0] >= _ENOUGH).sum())
         return [[round(float(rate), 4) for rate in row] for row in accepted[:known] / np.maximum(seen[:known], 1.0)]
 
     def load_json(self, data: Any) -> None:
-        """Takes saved counts over.
+        """Takes saved counts over, as a belief that some hundred steps of other text change.
 
         Raises:
             InputError: they are not what `to_json` writes.
@@ -176,8 +178,9 @@ class Calibration:
             raise InputError("The saved calibration is malformed; delete it or profile again.") from error
         if not known or np.any((rows < 0) | (rows >= _ROWS)):
             raise InputError("The saved calibration has another shape; delete it or profile again.")
+        share = np.minimum(_KNOWN_BEFORE / np.maximum(tables[0], _KNOWN_BEFORE), 1.0)
         for table, values in zip((self._seen, self._accepted, self._raw), tables, strict=True):
-            table[rows] = values
+            table[rows] = share * values
         for row in rows.tolist():
             self._fit(row)
 

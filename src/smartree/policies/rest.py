@@ -19,7 +19,8 @@ class Rest:
         self.now = False
         self._quiet = 0  # steps since the last one with a level or a node, rests not counted
         self._left = 0
-        self._tokens: list[int] = []
+        self._may_rest = False
+        self._passed: list[tuple[int, bool]] = []
         self._since = 0  # steps since the last plain one
 
     @property
@@ -27,32 +28,34 @@ class Rest:
         """True if nothing has been drafted or verified for a while."""
         return self._quiet > _QUIET_AT_FIRST
 
-    def is_due(self, same: bool) -> bool:
-        """True if a step that is the `same` as those before it would be passed."""
-        return self._left > 0 and same
+    def is_due(self, same: bool, beside: bool) -> bool:
+        """True if a step would be passed, see `begin`."""
+        return self._may_rest and self.quiet if beside else self._left > 0 and same
 
     def wants_plain(self) -> bool:
         """True if no step has been plain for so long that what one takes is an old story."""
         return self._since >= _STEPS_WITHOUT
 
-    def begin(self, same: bool) -> bool:
+    def begin(self, same: bool, beside: bool) -> bool:
         """Starts a step; True if it is passed.
 
         Args:
             same: False if the step is of another kind than those before it: a rest ends then.
+            beside: whether it reads prompts. Nobody begins to speculate in such steps, so all of them are passed.
         """
-        self.now = self.is_due(same)
-        self._left = self._left - 1 if self.now else 0
+        self.now = self.is_due(same, beside)
+        if not beside:
+            self._left = self._left - 1 if self.now else 0
         return self.now
 
-    def add(self, tokens: int) -> None:
+    def add(self, tokens: int, beside: bool) -> None:
         """A step that was passed has brought so many tokens."""
-        self._tokens.append(tokens)
+        self._passed.append((tokens, beside))
 
-    def end(self) -> list[int]:
-        """Tokens of the steps that were passed since the last question."""
-        tokens, self._tokens = self._tokens, []
-        return tokens
+    def end(self) -> list[tuple[int, bool]]:
+        """Of each step that was passed since the last question, its tokens, and whether it read prompts."""
+        passed, self._passed = self._passed, []
+        return passed
 
     def note(self, idle: bool, may_rest: bool) -> None:
         """Another step has been asked about.
@@ -63,4 +66,5 @@ class Rest:
         """
         self._quiet = self._quiet + 1 if idle else 0
         self._since = 0 if idle else self._since + 1
+        self._may_rest = may_rest
         self._left = _STEPS if may_rest and self.quiet else 0

@@ -96,7 +96,8 @@ class SmartPolicy(BasePolicy):
 
     def least_planted(self, state: StepState) -> float | None:
         """Half of what a row costs by the last step's price; nothing is planted in a rest."""
-        if self._rest.is_due(state.is_like(self.state)) or not self._planting.wanted(not state.extra_tokens):
+        due = self._rest.is_due(state.is_like(self.state), bool(state.extra_tokens))
+        if due or not self._planting.wanted(not state.extra_tokens):
             self._looked_up = False
             return None
         self._looked_up = True
@@ -106,7 +107,7 @@ class SmartPolicy(BasePolicy):
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step from plain decoding: no node, nothing drafted."""
         same = state.is_like(self.state) and not forest.planted
-        if self._rest.begin(same):
+        if self._rest.begin(same, bool(state.extra_tokens)):
             self.state = state
             return _NOBODY
         self._count_rested(self._rest.end())
@@ -238,7 +239,7 @@ class SmartPolicy(BasePolicy):
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
         if self._rest.now:
-            self._rest.add(outcome.tokens)
+            self._rest.add(outcome.tokens, bool(outcome.state.extra_tokens))
             return
         idle = not self._expanded and len(outcome.selected) == 0
         self._rest.note(idle, may_rest=not self._levels.free and not outcome.state.extra_tokens)
@@ -263,7 +264,7 @@ class SmartPolicy(BasePolicy):
         super().observe(outcome)
 
     def expect(self, rates: Sequence[Sequence[float]]) -> None:
-        """Begins with what is known of the drafter: [depths][ranks] of drafts accepted, given that their parents are."""
+        """Begins with what is known of the drafter: [depths][ranks] of drafts accepted, given their parents."""
         self._growth.expect(rates)
 
     def learned(self) -> Mapping[str, Any]:
@@ -277,18 +278,19 @@ class SmartPolicy(BasePolicy):
         self._growth.load_json(learned["growth"])
         self._running_price.load_json(learned["price"])
 
-    def _count_rested(self, tokens: list[int]) -> None:
+    def _count_rested(self, passed: list[tuple[int, bool]]) -> None:
         """Adds up steps that were passed without a question: looks are saved for, and backlogs grow."""
-        if not tokens:
+        if not passed:
             return
         plain, batch = self._costs.plain, self.state.batch
         one_look = max(plain, self._levels.of(0, batch))
-        self._looks.save(plain * len(tokens), one_look)
-        self._deeper_looks.save(plain * len(tokens), one_look)
-        for count in tokens:
-            self._levels.unread.update(batch, count, drafted=False, scouting=False)
-            self._running_price.update(batch, count, 1.0, quiet=True)
-        self._waiting -= len(tokens)
+        self._looks.save(plain * len(passed), one_look)
+        self._deeper_looks.save(plain * len(passed), one_look)
+        for count, beside in passed:
+            self._levels.unread.update(batch, count, drafted=False, scouting=False, alone=not beside)
+            if not beside:
+                self._running_price.update(batch, count, 1.0, quiet=True)
+        self._waiting -= len(passed)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for: padding too, if the engine pads."""

@@ -159,9 +159,7 @@ class FeatureReader:
         return self._store.read(text.key) if text.key in self._store else features_of(self._runner, text.tokens)
 
 
-def held_out_tau(
-    llm: LLM, folder: Path, texts: Sequence[Text], reporter: Reporter
-) -> tuple[float, Mapping[str, Any]]:
+def held_out_tau(llm: LLM, folder: Path, texts: Sequence[Text], reporter: Reporter) -> tuple[float, Mapping[str, Any]]:
     """Mean accepted length on prompts that were not trained on, with EAGLE-2's default tree at temperature 0, and how
     often what was drafted was accepted there, at temperatures 0 and 1: engines begin with that.
     """

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from smartree.models.taps import chosen_rows
 from smartree.tree.forest import Ints
 
-_NOBODY = -1
 _PIECE = 2**22  # bytes of hidden states that are reduced together
 _MOST_BYTES = 2**24  # of hidden states that wait; as features they take a third of the memory
 
@@ -38,6 +37,10 @@ class Backlog:
         self._owners = np.empty(0, np.int64)
         self._waiting = 0
         self._rows: dict[int, int] = {}
+        # Who a row belongs to is a number that no two requests have, not even one that comes back: to forget a request
+        # is then to forget its number.
+        self._numbers: dict[int, int] = {}
+        self._next_number = 0
         self._stale = False  # rows of requests that were forgotten are still here
 
     def __len__(self) -> int:
@@ -58,7 +61,7 @@ class Backlog:
         """`rows` of a pass's states, or all: `counts[i]` of `request_ids[i]`, one request after the other."""
         size, width = states.shape
         wanted = size if rows is None else len(rows)
-        owners = np.array(request_ids, np.int64)
+        owners = self._numbers_of(request_ids)
         assert wanted == sum(counts), "rows of nobody"
         self._states.append(states)
         self._chosen.append(rows)
@@ -70,16 +73,33 @@ class Backlog:
         if self._waiting * width * states.element_size() > self._most_bytes:
             self._relieve()
 
+    def _numbers_of(self, request_ids: Sequence[int]) -> Ints:
+        """[R] the requests' numbers; new ones get theirs."""
+        numbers = self._numbers
+        for request_id in request_ids:
+            if request_id not in numbers:
+                numbers[request_id] = self._next_number
+                self._next_number += 1
+        return np.array([numbers[request_id] for request_id in request_ids], np.int64)
+
+    def _live(self) -> Ints:
+        """Numbers of the requests that have rows here."""
+        return np.fromiter(self._numbers.values(), np.int64, len(self._numbers))
+
     def _relieve(self) -> None:
-        """Makes room: drops passes all of whose requests have ended, and turns the rest into features if it is much.
+        """Makes room: drops rows of requests that have ended, and turns the rest into features if it is much.
 
         Where nobody speculates most requests end before anybody wants to read of them, so waiting saves the product.
         """
-        live = np.fromiter(self._rows, np.int64, len(self._rows))
-        kept = [place for place, owners in enumerate(self._state_owners) if np.isin(owners, live).any()]
-        self._states = [self._states[place] for place in kept]
-        self._chosen = [self._chosen[place] for place in kept]
-        self._state_owners = [self._state_owners[place] for place in kept]
+        live, passes = self._live(), zip(self._states, self._chosen, self._state_owners, strict=True)
+        self._states, self._chosen, self._state_owners = [], [], []
+        for states, rows, owners in passes:
+            alive = np.flatnonzero(np.isin(owners, live))
+            if len(alive):
+                rows = alive if rows is None else rows[alive]
+                self._states.append(chosen_rows(states, rows if len(rows) < len(states) else None))
+                self._chosen.append(None)
+                self._state_owners.append(owners[alive])
         self._waiting = sum(len(states) for states in self._states)
         if self._states and 2 * self._waiting * self._states[0][:1].nbytes > self._most_bytes:
             self._reduce_all()
@@ -90,7 +110,7 @@ class Backlog:
         """
         self._reduce_all()
         assert self._features is not None
-        wanted = np.array(request_ids, np.int64)
+        wanted = self._numbers_of(request_ids)
         if np.array_equal(self._owners, np.repeat(wanted, [self.rows(request_id) for request_id in request_ids])):
             return self._take_all()
         rising = np.argsort(wanted)
@@ -109,6 +129,7 @@ class Backlog:
         assert taken is not None
         self._features, self._owners = None, np.empty(0, np.int64)
         self._rows.clear()
+        self._numbers.clear()
         return taken
 
     def copy(self, donor_id: int, request_id: int, count: int) -> None:
@@ -116,26 +137,26 @@ class Backlog:
         self._reduce_all()
         assert self._features is not None
         assert request_id not in self._rows
-        places = np.flatnonzero(self._owners == donor_id)[:count]
+        donor, number = self._numbers_of([donor_id, request_id]).tolist()
+        places = np.flatnonzero(self._owners == donor)[:count]
         self._features = torch.cat([self._features, self._select(places)])
-        self._owners = np.concatenate([self._owners, np.full(len(places), request_id)])
+        self._owners = np.concatenate([self._owners, np.full(len(places), number)])
         self._rows[request_id] = len(places)
 
     def forget(self, request_id: int) -> None:
         """Drops a request, which may come back from its beginning; its rows' memory is free when the others' are sorted
         out the next time, or with the last request.
         """
-        if self._rows.get(request_id):
-            self._stale = True
-            for owners in (*self._state_owners, self._owners):
-                owners[owners == request_id] = _NOBODY
+        self._stale = self._stale or bool(self._rows.get(request_id))
         self._drop(request_id)
 
     def _drop(self, request_id: int) -> None:
         self._rows.pop(request_id, None)
+        self._numbers.pop(request_id, None)
         if not self._rows:
             self._states, self._chosen, self._state_owners, self._waiting = [], [], [], 0
             self._features, self._owners, self._stale = None, np.empty(0, np.int64), False
+            self._numbers.clear()
 
     def _reduce_all(self) -> None:
         """Turns what waits into features, piece by piece, and drops rows of requests that have ended."""
@@ -150,7 +171,7 @@ class Backlog:
         self._state_owners, self._waiting = [], 0
         if self._stale:
             self._stale = False
-            self._keep(np.isin(self._owners, np.fromiter(self._rows, np.int64, len(self._rows))))
+            self._keep(np.isin(self._owners, self._live()))
 
     def _next_piece(self) -> tuple[torch.Tensor, Ints | None]:
         """The first few passes' rows, which are gone from here then: all at once would take their memory twice."""

@@ -40,7 +40,7 @@ class Eagle3Drafter(BaseDrafter):
         top_k: children proposed of a node.
         """
         self.max_depth = 32
-        self.loaded, self.acceptance = loaded, loaded.calibration
+        self.loaded, self.experience = loaded, loaded.calibration
         self.feature_layers = loaded.feature_layers
         self._slots, self._window, self._top_k = slots, window, min(top_k, loaded.spec.draft_vocab_size)
         self._backlog = Backlog(lambda states, rows: self.runner.features(states, rows))
