@@ -20,15 +20,15 @@ class _Steps:
     """One engine; what it learns stays from run to run, as in a server."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._numbers: dict[int, tuple[int, int]] = {}
 
     def add(self, number: int, prompt: Sequence[int], max_tokens: int) -> None:
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-        self._numbers[self._engine.add(prompt, params).id] = (number, 0)
+        self._numbers[self.engine.add(prompt, params).id] = (number, 0)
 
     def step(self) -> list[Progress]:
-        return [self._progress(request) for request in self._engine.step()]
+        return [self._progress(request) for request in self.engine.step()]
 
     def _progress(self, request: Request) -> Progress:
         number, seen = self._numbers[request.id]
@@ -58,6 +58,8 @@ class SmartreeEngine:
 
     def run(self, prompts: Sequence[Sequence[int]], batch: int, max_tokens: int) -> Reply:
         if batch not in self._steps:
+            for steps in self._steps.values():
+                self._llm.learn_from(steps.engine)
             self._steps[batch] = _Steps(self._llm.make_engine(self._policy, batch))
         return keep_full(self._steps[batch], prompts, batch, max_tokens)
 

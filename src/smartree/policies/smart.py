@@ -31,7 +31,6 @@ _ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
 _GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
 _GAIN_TO_BEGIN = 0.04  # after a pause: it takes reading a backlog, and a switch for little is soon switched back
 _LITTLE_GAIN = 0.15  # as well: whether that is so depends on what a plain step takes, so one is taken at times
-_GAIN_BESIDE = 0.1  # of a plain step, beside a prompt: such passes are modelled, not learned from
 _STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _WORST_LOOK = 4  # times what a look should take: more than that was a slow moment of the machine
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
@@ -186,7 +185,7 @@ class SmartPolicy(BasePolicy):
         if depth > 0 and extra > self.options.prompt_tokens:
             return False
         seconds = self._levels.of(depth, width)
-        margin = 0.0 if depth else (_GAIN_BESIDE if extra else _GAIN_TO_GO_ON) * self._costs.plain
+        margin = 0.0 if depth else _GAIN_TO_GO_ON * self._costs.plain
         if seconds > 0:
             pays = not self._levels.scouting and self._level_pays(forest, frontier, depth, seconds + margin)
             if first:
