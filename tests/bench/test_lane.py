@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from smartree import LLM, SamplingParams
-from smartree.bench.cell import make_lane
+from smartree.bench.cell import make_lane, measure_cell
 from smartree.bench.lane import Lane, Load
-from tests.tiny import random_prompts
+from smartree.engine.measure import profile_key
+from tests.tiny import flat_profile, random_prompts, tiny_model
 
 PROMPTS = random_prompts([5, 12, 7, 9, 15])
 
@@ -110,3 +113,14 @@ def test_counts_fit_together(llm: LLM) -> None:
     assert measures.bookkeeping_seconds >= measures.policy_seconds
     assert measures.seconds >= measures.decoding_seconds > 0
     assert measures.path_levels >= measures.levels
+
+
+def test_later_lanes_begin_with_what_earlier_ones_have_learned() -> None:
+    """As engines in a server do; those whose policy learns nothing teach nothing."""
+    llm = LLM(tiny_model("llama"), drafter=tiny_model("llama", seed=1), profile=flat_profile(levels=True), max_batch=4)
+    llm.profile = replace(flat_profile(levels=True), key=profile_key(llm.target, llm.drafter))
+    load, lanes = Load(PROMPTS, 12, 0.0, 40), [make_lane(llm, policy, 2) for policy in ("none", "smart")]
+    assert llm.make_policy("smart").learned()["price"] == []
+    measure_cell(llm, lanes, load, lambda name, share: None)
+    assert list(llm.profile.learned) == ["smart"]
+    assert [row["batch"] for row in make_lane(llm, "smart", 2).policy.learned()["price"]] == [2]

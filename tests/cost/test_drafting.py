@@ -127,3 +127,20 @@ def test_what_a_step_takes_beside_a_plain_one_is_known_once_plain_ones_were_seen
         cost.observe(0, 0.0, 0.0, 0.001)
     assert cost.beside(0.004) == pytest.approx(0.003)
     assert cost.beside(0.0005) == 0.0
+
+
+def test_another_engine_begins_with_what_was_learned_and_follows_its_own_steps() -> None:
+    first, second = DraftingCost(), DraftingCost()
+    for _ in range(200):
+        first.observe(0, 0.0, 0.0, 0.001)
+        first.observe(1, 0.002, 0.003, 0.0015)
+    second.load_json(first.to_json())
+    assert second.level(0.002) == pytest.approx(first.level(0.002))
+    assert second.beside(0.0015) == pytest.approx(first.beside(0.0015))
+    second.observe(0, 0.0, 0.0, 0.003)  # another batch: a plain step's rest is another one
+    assert second.beside(0.0035) < 0.002
+    for _ in range(20):
+        second.observe(1, 0.002, 0.002, 0.0025)
+    assert second.scale < 1.2
+    with pytest.raises(KeyError):
+        second.load_json({"scale": 1.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -280,3 +281,53 @@ def test_what_happens_to_plain_passes_has_half_happened_to_wide_ones_until_they_
     assert predicted(model, 1, 24) == pytest.approx(0.6**0.5 * roofline(24), rel=0.05)
     live(model, scaled(0.6), 60, (1, 24))  # and then they are soon believed
     assert predicted(model, 1, 24) == pytest.approx(0.6 * roofline(24), rel=0.05)
+
+
+# --- what another engine has learned -----------------------------------------------------------------------------------
+
+
+def through_json(model: CostModel) -> CostModel:
+    """A new model of the same table that begins with what this one was taught."""
+    other = measured()
+    other.load_json(json.loads(json.dumps(model.to_json())))
+    return other
+
+
+def test_another_engine_begins_where_this_one_is() -> None:
+    def truth(rows: int) -> float:
+        return 1.3 * roofline(rows) * (1.2 if rows == 8 else 1.0)
+
+    first = measured()
+    live(first, truth, 400, noise=NOISY)
+    second = through_json(first)
+    for rows in (1, 8, 32):
+        assert predicted(second, 1, rows) == pytest.approx(predicted(first, 1, rows), rel=0.03)
+        assert predicted(second, 1, rows) == pytest.approx(truth(rows), rel=0.06)
+    assert predicted(second, 4, 16) == pytest.approx(predicted(first, 4, 16), rel=0.03)
+
+
+def test_what_was_learned_in_another_hour_is_doubted_first() -> None:
+    first = measured()
+    live(first, scaled(1.4), 400)
+    second = through_json(first)
+    live(first, scaled(1.32), 20), live(second, scaled(1.32), 20)  # too little for a jump
+    assert abs(predicted(second, 1, 1) / scaled(1.32)(1) - 1) < 0.5 * abs(predicted(first, 1, 1) / scaled(1.32)(1) - 1)
+
+
+def test_a_size_that_was_wrong_in_another_hour_is_soon_unlearned() -> None:
+    first = measured()
+    live(first, lambda rows: roofline(rows) * (1.5 if rows == 16 else 1.0), 600)
+    second = through_json(first)
+    assert predicted(second, 1, 16) > 1.2 * roofline(16)
+    live(second, roofline, 400)
+    assert predicted(second, 1, 16) == pytest.approx(roofline(16), rel=0.05)
+
+
+@pytest.mark.parametrize("part", ["line", "local"])
+def test_what_is_no_such_object_is_refused(part: str) -> None:
+    first = measured()
+    live(first, roofline, 50)
+    data = first.to_json()["passes"]
+    for bad in ({key: value for key, value in data.items() if key != part}, data | {part: [{"batch": "x"}]}):
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Refinement().load_json(bad)

@@ -14,6 +14,7 @@ from smartree.drafters.joint import JointDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.drafters.shipped import model_digest, shipped_head
 from smartree.models.load import LoadedModel, prepare_model
+from smartree.policies.calibration import Calibration
 from tests.tiny import tiny_model
 
 
@@ -49,5 +50,11 @@ def test_the_demo_model_has_a_head_of_at_most_15_megabytes(demo_llm: object) -> 
     drafter = make_drafter("auto", target, 2, 100)
     assert isinstance(drafter, JointDrafter)
     assert isinstance(drafter.levels, Eagle3Drafter)
+    assert drafter.experience is not None
+    calibration = Calibration()
+    calibration.load_json(drafter.experience)
+    rates = calibration.rates()
+    assert 0.5 < rates[0][0] < 0.9
+    assert all(row[0] > row[1] > row[2] for row in rates[:3])
     assert drafter.feature_layers == (2, 15, 27)
     assert isinstance(make_drafter("head", target, 2, 100), Eagle3Drafter)

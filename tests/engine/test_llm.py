@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from smartree.engine.measure import profile_key
 from smartree.engine.request import Request
 from smartree.errors import ProfileMismatchError
 from smartree.models.load import quiet_transformers
-from smartree.policies import Eagle2Policy
-from smartree.tree.forest import Proposal
+from smartree.policies import Eagle2Policy, SmartPolicy
+from smartree.policies.calibration import Calibration
+from smartree.tree.forest import Forest, Proposal
+from tests.tree.forests import candidates_of
 from tests.tiny import (
     CHARACTERS,
     ScriptedDrafter,
@@ -436,6 +439,50 @@ def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: P
 def test_lookup_learns_by_itself_and_saves_nothing(llm: LLM, own_cache: Path) -> None:
     llm.generate([[5, 6, 7]], SamplingParams(max_tokens=4))
     assert not llm.save_learned()
+
+
+def test_what_a_policy_has_learned_is_there_at_the_next_start(own_cache: Path) -> None:
+    settings: dict[str, Any] = {"policy": "smart", "max_batch": 8}
+    first = make_llm(drafter=tiny_model("llama", seed=3), profile=flat_profile(levels=True), **settings)
+    first.profile = replace(flat_profile(levels=True), key=profile_key(first.target, first.drafter))
+    assert first.make_engine("smart").policy.learned()["price"] == []
+    first.generate([[5, 6, 7]] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
+    learned = first.engine.policy.learned()
+    assert learned["price"]
+    assert first.save_learned()
+    second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.saved_profile(), **settings)
+    for policy in (second.engine.policy, first.make_policy("smart")):
+        assert policy.learned()["price"] == learned["price"]
+        assert policy.learned()["growth"]["means"] == learned["growth"]["means"]
+    assert "smart" not in second.make_engine("eagle2").policy.learned()
+
+
+def test_learned_things_that_are_malformed_are_refused_with_the_way_out() -> None:
+    bad = replace(flat_profile(), learned={"smart": {"growth": []}})
+    with pytest.raises(InputError, match="What 'smart' has learned is malformed in the cost profile; delete it"):
+        make_llm(profile=bad)
+
+
+def test_without_a_drafter_or_a_profile_nothing_is_learned() -> None:
+    assert not make_llm(drafter="none", policy="none").learn_from()
+    assert not make_llm(drafter="ngram", policy="eagle2", profile=None).learn_from()
+
+
+def test_what_is_known_of_a_drafter_is_where_engines_begin() -> None:
+    teacher = Calibration()
+    forest = Forest(np.zeros(1, np.int64))
+    nodes = forest.append(teacher(forest, candidates_of([0], [0.5]), np.array([False])))
+    for index in range(200):
+        teacher.learn(forest, nodes, np.array([index % 10 < 9]), np.array([False]))
+
+    class Known(ScriptedDrafter):
+        by_level, calibrated, experience = True, False, teacher.to_json()
+
+    llm = make_llm(drafter=Known(lambda _text: []), profile=flat_profile(levels=True))
+    policy = llm.make_policy("smart")
+    assert isinstance(policy, SmartPolicy)
+    assert policy._growth.at(0)[0] == pytest.approx(0.9, abs=0.01)
+    assert llm.engine.calibration.rates()[0][0] == pytest.approx(0.9, abs=0.01)
 
 
 def test_what_the_cache_may_hold_reaches_every_engine() -> None:

@@ -155,3 +155,32 @@ def test_a_bend_of_the_draft_cost_that_pays_later_is_stepped_over() -> None:
     # The second node loses (0.1 for 0.3) and the ones after it are free: three are worth less than one, eight more.
     assert best_width(np.full(3, 0.1), np.array([0.05, 0.35, 0.35])) == 1
     assert best_width(np.full(8, 0.1), np.array([0.05, *[0.35] * 7])) == 8
+
+
+def test_another_engine_begins_with_what_was_learned_and_soon_follows_its_own_text() -> None:
+    first, second = learned(grown(3, 0.8, 0.1, 0.05, 0.01)), Growth()
+    assert not second.known
+    second.load_json(first.to_json())
+    assert second.known
+    for depth in range(4):
+        np.testing.assert_allclose(second.at(depth), first.at(depth), rtol=1e-3)
+    forest = grown(1, 0.4, 0.1, 0.05, 0.01)
+    for _ in range(30):
+        second.observe(forest, parents_of(forest))
+    assert second.at(0)[0] < 0.55
+
+
+def test_what_is_known_of_a_drafter_is_believed_before_anything_was_seen() -> None:
+    growth = Growth()
+    growth.expect([[0.7, 0.1, 0.05, 0.02, 0.01], [0.5, 0.1, 0.05, 0.02, 0.01]])
+    assert growth.known
+    assert growth.at(0).tolist() == [0.7, 0.1, 0.05, 0.02]
+    assert growth.highest(5) == 0.5
+    growth.expect([])
+    assert not growth.known
+
+
+@pytest.mark.parametrize("bad", [{"means": [[0.5] * 3], "steps": [1]}, {"means": [[0.5] * 4], "steps": []}])
+def test_what_has_another_shape_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        Growth().load_json(bad)

@@ -127,3 +127,17 @@ def test_in_quiet_times_the_price_becomes_that_of_plain_decoding_soon() -> None:
     assert now is not None
     assert soon is not None
     assert soon < 4.9 < 5.2 < now
+
+
+def test_another_engine_begins_with_the_price_and_soon_has_its_own() -> None:
+    first, second = Price(), Price()
+    for _ in range(300):
+        first.update(4, 6.0, 1.0)
+    second.load_json(first.to_json())
+    assert second.at(4) == pytest.approx(6.0)
+    assert second.at(8) == pytest.approx(12.0)
+    for _ in range(24):
+        second.update(4, 4.0, 1.0)
+    assert second.at(4) == pytest.approx((8 * 6.0 + 24 * 4.0) / 32, rel=0.05)
+    with pytest.raises(KeyError):
+        second.load_json([{"batch": 4}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -879,3 +880,34 @@ def test_drafting_that_was_believed_far_too_dear_begins_again(batch: int, monkey
     assert all(drafted[-50:])
     monkeypatch.setattr("smartree.cost.drafting.DraftingCost.observe_look", lambda *step: None)
     assert sum(steps_with_drafts_for_all()) < 10  # a look now and then, so it was the looks that told
+
+
+def test_another_engine_begins_with_what_this_one_has_learned() -> None:
+    cost, state = roofline(by_level(2e-4)), state_of(2)
+    first = SmartPolicy(cost)
+    for _ in range(100):
+        observed(first, draft(first, cost, state, same_children(0.8, 0.1)), tokens=6)
+    second = SmartPolicy(roofline(by_level(2e-4)))
+    second.resume(json.loads(json.dumps(first.learned())))
+    assert second._running_price.at(2) == pytest.approx(first._running_price.at(2) or 0, rel=1e-3)
+    assert second._growth.at(0).tolist() == pytest.approx(first._growth.at(0).tolist(), rel=0.01)
+    assert second._model.autoregressive(2, 0) == pytest.approx(first._model.autoregressive(2, 0), rel=0.01)
+    fresh = SmartPolicy(roofline(by_level(2e-4)))
+    fresh.begin(state, Forest(np.zeros(2, np.int64)))
+    second.begin(state, Forest(np.zeros(2, np.int64)))
+    assert fresh._known_price() is None
+    assert second._known_price() is not None
+
+
+@pytest.mark.parametrize(("accepted", "plain_steps"), [(0.3, 3), (0.9, 0)])
+def test_where_speculation_gains_little_a_plain_step_is_taken_now_and_then(accepted: float, plain_steps: int) -> None:
+    """Passes rise slowly from the first row on, so that a node which is accepted 3 times of 10 is just worth it."""
+    cost = cost_of(1, np.linspace(10e-3, 90e-3, 400), by_level(1e-4))
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0, max_depth=3))
+    policy.expect([[accepted, 0.0, 0.0, 0.0]])
+    levels = []
+    for step in range(160):
+        done = draft(policy, cost, state_of(1), same_children(accepted))
+        observed(policy, done, tokens=1 + (step % 10 < 10 * accepted))
+        levels.append(done.levels)
+    assert levels.count(0) == plain_steps

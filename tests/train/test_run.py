@@ -14,6 +14,7 @@ import torch
 from smartree import LLM, SamplingParams
 from smartree.drafters.eagle3.checkpoint import read_checkpoint, write_checkpoint
 from smartree.errors import InputError
+from smartree.policies.calibration import Calibration
 from smartree.train.config import TrainConfig
 from smartree.train.corpus import Corpus
 from smartree.train.run import Folders, train_head
@@ -89,6 +90,13 @@ def test_a_run_gives_a_head_that_drafts(whole: tuple[Path, dict[str, Any]]) -> N
     assert [output.token_ids for output in outputs[0]] == [output.token_ids for output in outputs[1]]
     assert sum(output.stats.accepted for output in outputs[0]) > 0
     assert 1 <= facts["tau"] < 8
+    known = read_checkpoint(folder / "head").calibration
+    assert known is not None
+    calibration = Calibration()
+    calibration.load_json(known)
+    assert calibration.to_json()["rows"] == known["rows"]
+    assert min(known["rows"]) < 48 <= max(known["rows"])  # of greedy drafts and of sampled ones
+    assert ours.engine.calibration.to_json()["rows"]  # the engine that used it began with it
 
 
 def test_a_run_says_what_it_did(whole: tuple[Path, dict[str, Any]]) -> None:

@@ -164,3 +164,25 @@ def test_taking_reduces_the_rows_of_all_in_one_product() -> None:
     backlog.take([0])
     backlog.take([1])
     assert reduce.calls == [20]
+
+
+def test_a_request_that_comes_back_has_none_of_its_old_rows() -> None:
+    backlog = Backlog(Halving())
+    backlog.add([1, 2], [2, 1], rows_of([1, 2, 3]))
+    backlog.forget(1)
+    backlog.add([1, 2], [1, 1], rows_of([4, 5]))
+    assert backlog.rows(1) == 1
+    assert numbers_of(backlog.take([1, 2])) == [4, 3, 5]
+
+
+def test_rows_of_requests_that_have_ended_make_room_row_by_row() -> None:
+    """Every pass has a row of somebody who is still there; what makes room is copied, nothing is reduced."""
+    reduce = Halving()
+    backlog = Backlog(reduce, most_bytes=16 * 100)
+    for request in range(1, 12):
+        for step in range(10):
+            backlog.add([0, request], [1, 1], rows_of([10 * request + step, -1]))
+        backlog.forget(request)
+    assert reduce.calls == []
+    assert sum(len(states) for states in backlog._states) <= 110 + 10
+    assert numbers_of(backlog.take([0])) == list(range(10, 120))

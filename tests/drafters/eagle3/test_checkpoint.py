@@ -19,6 +19,7 @@ from smartree.drafters.eagle3.checkpoint import is_eagle3, read_checkpoint, writ
 from smartree.drafters.eagle3.spec import Eagle3Spec, read_spec, write_spec
 from smartree.drafters.factory import head_folder
 from smartree.errors import InputError
+from smartree.policies.calibration import Calibration
 from tests.drafters.eagle3.folders import (
     Weights,
     native,
@@ -480,3 +481,23 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file.*cannot be written"):
         written(tmp_path / "file" / "head", 0)
+
+
+def test_how_often_drafts_were_accepted_comes_with_a_head(tmp_path: Path) -> None:
+    spec, known = SPECS["every token"], Calibration().to_json()
+    weights, table = random_weights(spec), random_table(spec)
+    write_checkpoint(tmp_path / "head", spec, weights, table, 512, calibration=known)
+    with_it = read_checkpoint(tmp_path / "head")
+    assert with_it.calibration == known
+    write_checkpoint(tmp_path / "head", spec, weights, table, 512)
+    assert read_checkpoint(tmp_path / "head").calibration is None
+    assert read_checkpoint(tmp_path / "head").fingerprint == with_it.fingerprint  # the same profile fits
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"shape": [1]}', "\xff"])
+def test_a_damaged_calibration_is_refused(text: str, tmp_path: Path) -> None:
+    spec = SPECS["every token"]
+    write_checkpoint(tmp_path / "head", spec, random_weights(spec), random_table(spec), 512)
+    (tmp_path / "head" / "calibration.json").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=r"calibration\.json is damaged; delete it"):
+        read_checkpoint(tmp_path / "head")
