@@ -52,5 +52,7 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps real step times out of the cost model, so that a hand-made profile decides alone and the trees are the same
     on every machine and at every load."""
     from smartree.cost.model import CostModel
+    from smartree.engine.prompt_share import PromptShare
 
     monkeypatch.setattr(CostModel, "observe", lambda *passes: None)
+    monkeypatch.setattr(PromptShare, "observe", lambda *steps: None)

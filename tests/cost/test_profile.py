@@ -225,8 +225,8 @@ def test_a_malformed_calibration_is_refused() -> None:
 
 
 def test_what_policies_have_learned_is_saved_with_the_profile() -> None:
-    learned = {"smart": {"growth": {"means": [], "steps": []}}}
+    learned: dict[str, Any] = {"smart": {"growth": {"means": [], "steps": []}}}
     assert through_json(Profile(KEY, VERIFY, learned=learned)).learned == learned
     assert "learned" not in Profile(KEY, VERIFY).to_json()
-    with pytest.raises(InputError, match='"learned" must be an object'):
+    with pytest.raises(InputError, match='"learned" must be an object, and its numbers finite'):
         Profile.from_json(Profile(KEY, VERIFY).to_json() | {"learned": [1]})

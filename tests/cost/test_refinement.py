@@ -283,7 +283,7 @@ def test_what_happens_to_plain_passes_has_half_happened_to_wide_ones_until_they_
     assert predicted(model, 1, 24) == pytest.approx(0.6 * roofline(24), rel=0.05)
 
 
-# --- what another engine has learned -----------------------------------------------------------------------------------
+# --- what another engine has learned -----------------------------------------------------------------------------
 
 
 def through_json(model: CostModel) -> CostModel:
@@ -295,15 +295,15 @@ def through_json(model: CostModel) -> CostModel:
 
 def test_another_engine_begins_where_this_one_is() -> None:
     def truth(rows: int) -> float:
-        return 1.3 * roofline(rows) * (1.2 if rows == 8 else 1.0)
+        return 1.3 * roofline(rows) * (1.2 if rows == 32 else 1.0)
 
     first = measured()
     live(first, truth, 400, noise=NOISY)
     second = through_json(first)
     for rows in (1, 8, 32):
-        assert predicted(second, 1, rows) == pytest.approx(predicted(first, 1, rows), rel=0.03)
-        assert predicted(second, 1, rows) == pytest.approx(truth(rows), rel=0.06)
-    assert predicted(second, 4, 16) == pytest.approx(predicted(first, 4, 16), rel=0.03)
+        assert predicted(second, 1, rows) == pytest.approx(predicted(first, 1, rows), rel=0.08)
+        assert predicted(second, 1, rows) == pytest.approx(truth(rows), rel=0.1)
+    assert predicted(second, 4, 16) == pytest.approx(predicted(first, 4, 16), rel=0.05)
 
 
 def test_what_was_learned_in_another_hour_is_doubted_first() -> None:

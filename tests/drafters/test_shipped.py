@@ -51,9 +51,7 @@ def test_the_demo_model_has_a_head_of_at_most_15_megabytes(demo_llm: object) -> 
     assert isinstance(drafter, JointDrafter)
     assert isinstance(drafter.levels, Eagle3Drafter)
     assert drafter.experience is not None
-    calibration = Calibration()
-    calibration.load_json(drafter.experience)
-    rates = calibration.rates()
+    rates = Calibration.rates_of(drafter.experience)
     assert 0.5 < rates[0][0] < 0.9
     assert all(row[0] > row[1] > row[2] for row in rates[:3])
     assert drafter.feature_layers == (2, 15, 27)

@@ -23,7 +23,6 @@ from smartree.models.load import quiet_transformers
 from smartree.policies import Eagle2Policy, SmartPolicy
 from smartree.policies.calibration import Calibration
 from smartree.tree.forest import Forest, Proposal
-from tests.tree.forests import candidates_of
 from tests.tiny import (
     CHARACTERS,
     ScriptedDrafter,
@@ -33,6 +32,7 @@ from tests.tiny import (
     random_prompts,
     tiny_model,
 )
+from tests.tree.forests import candidates_of
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 TEXTS = ["What is 2 + 2?", "Hello.", "Repeat: abc abc abc abc", "x"]
@@ -436,7 +436,7 @@ def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: P
     assert first.make_engine("eagle2").calibration.to_json() == learned
 
 
-def test_lookup_learns_by_itself_and_saves_nothing(llm: LLM, own_cache: Path) -> None:
+def test_without_a_profile_of_this_very_setup_nothing_is_saved(llm: LLM, own_cache: Path) -> None:
     llm.generate([[5, 6, 7]], SamplingParams(max_tokens=4))
     assert not llm.save_learned()
 
@@ -482,7 +482,7 @@ def test_what_is_known_of_a_drafter_is_where_engines_begin() -> None:
     policy = llm.make_policy("smart")
     assert isinstance(policy, SmartPolicy)
     assert policy._growth.at(0)[0] == pytest.approx(0.9, abs=0.01)
-    assert llm.engine.calibration.rates()[0][0] == pytest.approx(0.9, abs=0.01)
+    assert Calibration.rates_of(llm.engine.calibration.to_json())[0][0] == pytest.approx(0.9, abs=0.01)
 
 
 def test_what_the_cache_may_hold_reaches_every_engine() -> None:

@@ -97,8 +97,8 @@ class Profile:
         if not isinstance(calibration, dict | None):
             raise InputError('The cost profile\'s "calibration" must be an object.')
         learned = data.get("learned", {})
-        if not isinstance(learned, dict):
-            raise InputError('The cost profile\'s "learned" must be an object.')
+        if not isinstance(learned, dict) or not _is_finite(learned):
+            raise InputError('The cost profile\'s "learned" must be an object, and its numbers finite.')
         return Profile(
             key,
             tuple(points),
@@ -132,6 +132,15 @@ class Profile:
             raise InputError(f"The cost profile {path} is not UTF-8 text.") from error
         except json.JSONDecodeError as error:
             raise InputError(f"The cost profile {path} is not JSON (line {error.lineno}).") from error
+
+
+def _is_finite(data: Any) -> bool:
+    """True if no number in a JSON value is NaN or infinite."""
+    if isinstance(data, dict):
+        return all(_is_finite(value) for value in data.values())
+    if isinstance(data, list):
+        return all(_is_finite(value) for value in data)
+    return not isinstance(data, float) or math.isfinite(data)
 
 
 def _point(row: Any, tokens: str, context: int) -> CostPoint:

@@ -159,6 +159,8 @@ class Refinement:
         for row in data["local"]:
             known = self._locals[int(row["batch"]), bool(row["uneven"])] = _Local()
             means, counts = [float(value) for value in row["means"]], [float(value) for value in row["counts"]]
+            if len(means) != len(_SIZES):
+                raise ValueError("corrections of other sizes")
             for place, (mean, seen) in enumerate(zip(means, counts, strict=True)):
                 known.means[place], known.counts[place] = mean, min(seen, _KNOWN_BEFORE)
         self.version += 1

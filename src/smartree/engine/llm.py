@@ -156,7 +156,8 @@ class LLM:
             prefix_reuse: whether its requests share rows of equal beginnings; None does as the model was told.
 
         Raises:
-            InputError: the policy is unknown or needs a profile that was not measured.
+            InputError: the policy is unknown or needs a profile that was not measured, or what it has learned is
+                malformed.
         """
         if isinstance(policy, str):
             if policy in NEED_COST and self.profile is None:
@@ -185,8 +186,9 @@ class LLM:
         """
         policy = make_policy(name, self.cost_model())
         learned = self.profile.learned.get(name) if self.profile is not None else None
-        if learned is None and isinstance(policy, SmartPolicy):
-            policy.expect(self._known_calibration().rates())
+        known = self._known_acceptance()
+        if learned is None and known is not None and isinstance(policy, SmartPolicy):
+            policy.expect(Calibration.rates_of(known))
         if learned is not None:
             try:
                 policy.resume(learned)
@@ -213,13 +215,20 @@ class LLM:
             return False
         if not engine.drafter.calibrated:
             self.profile = replace(self.profile, calibration=engine.calibration.to_json())
-        if engine.policy.name in NEED_COST and engine.stats.steps:
+        own = getattr(engine.policy, "cost", None)  # an own policy's corrections may be of another table
+        if engine.policy.name in NEED_COST and engine.stats.steps and own and own.table.points == self.profile.verify:
             learned = {**self.profile.learned, engine.policy.name: engine.policy.learned()}
             self.profile = replace(self.profile, learned=learned)
         return True
 
     def save_learned(self, engine: Engine | None = None) -> bool:
         """Saves what an engine has learned (`learn_from`) with this setup's profile, for the next start.
+
+        Args:
+            engine: None takes the model's own.
+
+        Returns:
+            False if there was nothing to learn.
 
         Raises:
             OSError: the profile cannot be written.
@@ -231,12 +240,15 @@ class LLM:
 
     def _known_calibration(self) -> Calibration:
         """What engines on this setup have learned of the drafter, else what came with it, else nothing."""
-        calibration = Calibration(lag=CALIBRATION_LAG)
-        saved = self.profile.calibration if self.profile is not None else None
-        known = saved if saved is not None or self.drafter is None else self.drafter.experience
+        calibration, known = Calibration(lag=CALIBRATION_LAG), self._known_acceptance()
         if known is not None:
             calibration.load_json(known)
         return calibration
+
+    def _known_acceptance(self) -> Mapping[str, Any] | None:
+        """The same as it was saved."""
+        saved = self.profile.calibration if self.profile is not None else None
+        return saved if saved is not None or self.drafter is None else self.drafter.experience
 
     def cost_model(self) -> CostModel | None:
         """The measured costs, with what steps are expected to add to them; None if nothing was measured."""

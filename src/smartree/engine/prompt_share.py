@@ -13,7 +13,7 @@ from smartree.tree.forest import Floats
 _LONGEST_STEP = 2.4  # of a step with prompt tokens, in steps without of the same requests
 _FEWEST = 16  # tokens that a step reads all the same, so that prompts come to their end
 _RATE = 0.1  # of the newest step in the running means
-_LOWEST, _HIGHEST = 0.3, 3.0  # times the profile's word that one step may count as
+_OUTLIER = 3.0  # times the running mean, or a part of it, that one step may count as
 
 
 class PromptShare:
@@ -71,12 +71,12 @@ class PromptShare:
         rows = batch + nodes
         passes = self._passes(batch, rows + tokens, context)
         if tokens > 0:
-            self._reading += _RATE * (_bounded(target_seconds / float(passes[-1])) - self._reading)
+            self._reading = _follow(self._reading, target_seconds / float(passes[-1]))
         without = seconds - self._reading * float(passes[-1] - passes[rows])
-        self._usual += _RATE * (_bounded(without / float(passes[batch])) - self._usual)
+        self._usual = _follow(self._usual, without / float(passes[batch]))
         self._nodes += _RATE * (nodes / batch - self._nodes)
 
 
-def _bounded(times: float) -> float:
-    """A moment in which the machine stood still is no news."""
-    return min(max(times, _LOWEST), _HIGHEST)
+def _follow(mean: float, value: float) -> float:
+    """A running mean; a moment in which the machine stood still is no news."""
+    return mean + _RATE * (min(max(value, mean / _OUTLIER), _OUTLIER * mean) - mean)

@@ -152,13 +152,21 @@ class Calibration:
             "raw": self._raw[used].round(4).tolist(),
         }
 
-    def rates(self) -> list[list[float]]:
+    @staticmethod
+    def rates_of(data: Any) -> list[list[float]]:
         """[depths][ranks] share of the greedy drafts that were accepted, given that their parents were, as far down as
         enough was seen.
+
+        Args:
+            data: what `to_json` has written.
+
+        Raises:
+            InputError: it is something else.
         """
-        self._count()
-        greedy = self._counts[:2, : _DEPTHS * _RANKS]
-        seen, accepted = greedy.sum(axis=2).reshape(2, _DEPTHS, _RANKS)
+        rows, tables = _read(data)
+        counts = np.zeros((2, _ROWS))
+        counts[:, rows] = tables[0].sum(axis=1), tables[1].sum(axis=1)
+        seen, accepted = counts[:, : _DEPTHS * _RANKS].reshape(2, _DEPTHS, _RANKS)
         known = int(np.cumprod(seen[:, 0] >= _ENOUGH).sum())
         return [[round(float(rate), 4) for rate in row] for row in accepted[:known] / np.maximum(seen[:known], 1.0)]
 
@@ -168,21 +176,27 @@ class Calibration:
         Raises:
             InputError: they are not what `to_json` writes.
         """
-        try:
-            known = data["shape"] == [_CLASSES, _DEPTHS, _RANKS, _BINS]
-            rows = np.array(data["rows"], np.int64)
-            tables = [
-                np.array(data[name], np.float64).reshape(len(rows), _BINS) for name in ("seen", "accepted", "raw")
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError("The saved calibration is malformed; delete it or profile again.") from error
-        if not known or np.any((rows < 0) | (rows >= _ROWS)):
-            raise InputError("The saved calibration has another shape; delete it or profile again.")
+        rows, tables = _read(data)
         share = np.minimum(_KNOWN_BEFORE / np.maximum(tables[0], _KNOWN_BEFORE), 1.0)
         for table, values in zip((self._seen, self._accepted, self._raw), tables, strict=True):
             table[rows] = share * values
         for row in rows.tolist():
             self._fit(row)
+
+
+def _read(data: Any) -> tuple[Ints, list[Floats]]:
+    """[R] rows, and [R, bins] of each what was seen, accepted, and the drafter's own word, of saved counts."""
+    try:
+        known = data["shape"] == [_CLASSES, _DEPTHS, _RANKS, _BINS]
+        rows = np.array(data["rows"], np.int64)
+        tables = [np.array(data[name], np.float64).reshape(len(rows), _BINS) for name in ("seen", "accepted", "raw")]
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError("The saved calibration is malformed; delete it or profile again.") from error
+    if not known or np.any((rows < 0) | (rows >= _ROWS)):
+        raise InputError("The saved calibration has another shape; delete it or profile again.")
+    if not all(np.isfinite(table).all() for table in tables):
+        raise InputError("The saved calibration holds numbers that are not finite; delete it or profile again.")
+    return rows, tables
 
 
 def _logit(probabilities: Floats) -> Floats:

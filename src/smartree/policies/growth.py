@@ -70,6 +70,9 @@ class Growth:
 
         Args:
             rates: [depths][ranks] acceptance rates of the children of nodes at each depth, given the node's.
+
+        Raises:
+            ValueError: a depth has fewer ranks than are followed.
         """
         self.load_json({"means": [row[:_RANKS] for row in rates], "steps": [_STEPS_BEFORE] * len(rates)})
 

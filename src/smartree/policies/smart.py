@@ -95,8 +95,8 @@ class SmartPolicy(BasePolicy):
 
     def least_planted(self, state: StepState) -> float | None:
         """Half of what a row costs by the last step's price; nothing is planted in a rest."""
-        due = self._rest.is_due(state.is_like(self.state), bool(state.extra_tokens))
-        if due or not self._planting.wanted(not state.extra_tokens):
+        due = self._rest.is_due(state.is_like(self.state), self._is_long_beside(state))
+        if due or self._tries_plain(state) or not self._planting.wanted(not state.extra_tokens):
             self._looked_up = False
             return None
         self._looked_up = True
@@ -106,7 +106,7 @@ class SmartPolicy(BasePolicy):
     def begin(self, state: StepState, forest: Forest) -> Ints:
         """Starts a step from plain decoding: no node, nothing drafted."""
         same = state.is_like(self.state) and not forest.planted
-        if self._rest.begin(same, bool(state.extra_tokens)):
+        if self._rest.begin(same, self._is_long_beside(state)):
             self.state = state
             return _NOBODY
         self._count_rested(self._rest.end())
@@ -122,7 +122,7 @@ class SmartPolicy(BasePolicy):
         self._expanded = []
         self._pool = np.sort(forest.path[forest.batch :]) if forest.planted else _NOTHING
         self._scan(forest)
-        self._plain = self._model.draft.by_level and self._tries_plain(state)
+        self._plain = self._tries_plain(state)
         if self._plain:
             return _NOBODY
         if not self._model.draft.by_level:
@@ -131,9 +131,13 @@ class SmartPolicy(BasePolicy):
             return frontier[:0]
         return self._beginners(forest, frontier) if behind else frontier
 
+    def _is_long_beside(self, state: StepState) -> bool:
+        """True if a step reads so many prompt tokens that nobody begins to speculate in it."""
+        return self._model.draft.by_level and state.extra_tokens > self.options.prompt_tokens
+
     def _tries_plain(self, state: StepState) -> bool:
         """True if this step had better be plain, only to see what that takes: everybody has speculated for long."""
-        if state.extra_tokens or not self._rest.wants_plain():
+        if state.extra_tokens or not self._model.draft.by_level or not self._rest.wants_plain():
             return False
         achieved = self._running_price.at(state.batch)
         return achieved is not None and achieved < (1 + _LITTLE_GAIN) * state.batch
@@ -238,10 +242,10 @@ class SmartPolicy(BasePolicy):
     def observe(self, outcome: StepOutcome) -> None:
         """Updates the price of time, what is saved for looks, the growth per level and the costs."""
         if self._rest.now:
-            self._rest.add(outcome.tokens, bool(outcome.state.extra_tokens))
+            self._rest.add(outcome.state.batch, outcome.tokens, bool(outcome.state.extra_tokens))
             return
         idle = not self._expanded and len(outcome.selected) == 0
-        self._rest.note(idle, may_rest=not self._levels.free and not outcome.state.extra_tokens)
+        self._rest.note(idle, beside=bool(outcome.state.extra_tokens), may_rest=not self._levels.free)
         plain, carried = self._costs.plain, self._carried(outcome.forest, outcome.selected)
         spent = self._costs.seconds_of(carried) + self._uneven_seconds
         one_look = max(plain, self._levels.of(0, self.state.batch))
@@ -277,18 +281,18 @@ class SmartPolicy(BasePolicy):
         self._growth.load_json(learned["growth"])
         self._running_price.load_json(learned["price"])
 
-    def _count_rested(self, passed: list[tuple[int, bool]]) -> None:
+    def _count_rested(self, passed: list[tuple[int, int, bool]]) -> None:
         """Adds up steps that were passed without a question: looks are saved for, and backlogs grow."""
         if not passed:
             return
-        plain, batch = self._costs.plain, self.state.batch
-        one_look = max(plain, self._levels.of(0, batch))
+        plain = self._costs.plain
+        one_look = max(plain, self._levels.of(0, self.state.batch))
         self._looks.save(plain * len(passed), one_look)
         self._deeper_looks.save(plain * len(passed), one_look)
-        for count, beside in passed:
-            self._levels.unread.update(batch, count, drafted=False, scouting=False, alone=not beside)
+        for batch, tokens, beside in passed:
+            self._levels.unread.update(batch, tokens, drafted=False, scouting=False, alone=not beside)
             if not beside:
-                self._running_price.update(batch, count, 1.0, quiet=True)
+                self._running_price.update(batch, tokens, 1.0, quiet=True)
         self._waiting -= len(passed)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
