@@ -9,6 +9,7 @@ import numpy as np
 
 from smartree.cost.model import CostModel
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
+from smartree.policies.beginning import Beginning
 from smartree.policies.expansion import Expansion
 from smartree.policies.growth import Growth
 from smartree.policies.habit import Habit
@@ -25,13 +26,9 @@ from smartree.tree.forest import Candidates, Forest, Ints
 _NOTHING = np.empty(0)
 _NOBODY = np.empty(0, np.int64)
 _LOOK_AHEAD = 8  # levels; gains fall with every one
-_STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
-_ROWS_BESIDE = 16  # over which the price of a row beside a prompt is taken
 _GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
-_GAIN_TO_BEGIN = 0.04  # after a pause: it takes reading a backlog, and a switch for little is soon switched back
 _LITTLE_GAIN = 0.15  # as well: whether that is so depends on what a plain step takes, so one is taken at times
-_STEPS_BETWEEN_QUESTIONS = 4  # whether to begin speculating; what the answer depends on changes slowly
 _WORST_LOOK = 4  # times what a look should take: more than that was a slow moment of the machine
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _PLANTED_SHARE = 0.5  # of the price of a row: that of the last step, and the next one's may be lower
@@ -60,6 +57,7 @@ class SmartPolicy(BasePolicy):
         self._looks = Savings(self.options.explore_share)
         self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
         self._selection = Selection(cost, self.options, self._costs, self._looks)
+        self._beginning = Beginning(self._levels, self._growth, self._looks)
         self._expansion = Expansion(self.options, self._levels, self._growth, self._deeper_looks)
         self._usual_rate = 0.0  # tokens per second of steps without prompts
         self._choice = Choice(0, 0.0, 1.0)
@@ -67,7 +65,6 @@ class SmartPolicy(BasePolicy):
         self._worth = 0.0  # of the pool at the known price, by the last scan
         self._scanned = (0, 0, 0)  # of the last scan: nodes, levels, changes of costs
         self._expanded: list[Ints] = []
-        self._waiting = 0
         self._rest = Rest()
         self._begins, self._ends = Habit(True), Habit(True)  # one level is wanted; the first was the last
         self._plain = False  # a step that is plain only to see what one takes
@@ -129,7 +126,17 @@ class SmartPolicy(BasePolicy):
             return frontier
         if state.extra_tokens and not self._rows_pay_beside():
             return frontier[:0]
-        return self._beginners(forest, frontier) if behind else frontier
+        if not behind:
+            return frontier
+        if len(frontier) == 0 or self._is_long_beside(state):
+            return frontier[:0]
+        return self._beginning.roots(
+            frontier,
+            state.batch,
+            state.unread,
+            self._costs.plain,
+            lambda seconds: self._level_pays(forest, frontier, 0, seconds),
+        )
 
     def _is_long_beside(self, state: StepState) -> bool:
         """True if a step reads so many prompt tokens that nobody begins to speculate in it."""
@@ -149,32 +156,7 @@ class SmartPolicy(BasePolicy):
         """
         if self.options.use_price and not self._usual_rate:
             return False
-        state, rows = self.state, self.state.batch + self.state.extra_tokens
-        fewer, more = (self._model.pass_seconds(state.batch, rows + few, state.context) for few in (0, _ROWS_BESIDE))
-        return self._at_choice(self._costs.price) * (more - fewer) / _ROWS_BESIDE < float(self._growth.at(0)[0])
-
-    def _beginners(self, forest: Forest, roots: Ints) -> Ints:
-        """Roots to draft for after steps without drafts: all if that will repay reading the backlog, else scouts or
-        none.
-        """
-        if len(roots) == 0 or self.state.extra_tokens > self.options.prompt_tokens:
-            return roots[:0]
-        state, batch, levels = self.state, self.state.batch, self._levels
-        self._waiting -= 1
-        if self._waiting <= 0 or levels.unread.running:
-            self._waiting = _STEPS_BETWEEN_QUESTIONS
-            rows = max(levels.unread.rows, state.unread)  # prompts are not counted by those who see steps only
-            reading = levels.reading(rows) - levels.reading(levels.unread.usual(batch))
-            steps = float(_STEPS_TO_REPAY)
-            if self._growth.known:
-                # In as many steps as the backlog took to grow, so that a long one is no dearer a step than a short one.
-                steps = max(steps, rows / max(batch, 1))
-            steps = max(1.0, min(steps, levels.unread.run))
-            margin = (_GAIN_TO_GO_ON if levels.unread.running else _GAIN_TO_BEGIN) * self._costs.plain
-            if self._level_pays(forest, roots, 0, levels.of(0, len(roots)) + reading / steps + margin):
-                return roots
-        levels.scouting = True
-        return roots[: levels.unread.scouts(batch)] if self._looks.seconds >= levels.of(0, 1) else roots[:0]
+        return self._at_choice(self._costs.price) * self._costs.row_beside() < float(self._growth.at(0)[0])
 
     def wants_level(self, forest: Forest, frontier: Ints) -> bool:
         """True if the level pays, costs nothing, or is a look that the exploration budget covers."""
@@ -293,7 +275,7 @@ class SmartPolicy(BasePolicy):
             self._levels.unread.update(batch, tokens, drafted=False, scouting=False, alone=not beside)
             if not beside:
                 self._running_price.update(batch, tokens, 1.0, quiet=True)
-        self._waiting -= len(passed)
+        self._beginning.pass_by(len(passed))
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for: padding too, if the engine pads."""

@@ -13,6 +13,7 @@ from smartree.tree.forest import Floats
 _USUAL_NODES = 512  # below which a step asks the cost model once
 _PRICED = 128  # nodes whose passes are priced at least, as more will be asked for
 _FEW = 16  # nodes that a loop is faster over than calls on arrays
+_ROWS_BESIDE = 16  # over which the price of a row beside prompts is taken
 _ROWS_AHEAD = (1, 8, 32, 64, 128, 256)  # how far the price of one more row looks past the present choice
 _NO_STATE = StepState(0, 0, np.empty(0, np.int64))
 
@@ -67,6 +68,11 @@ class StepCosts:
         self.changes += 1
         self._slopes = {}
         self._priced_at = float("nan")
+
+    def row_beside(self) -> float:
+        """Seconds that one more row takes beside the prompt tokens of the step."""
+        rows = self.state.batch + self.state.extra_tokens
+        return float(self._curve[rows + _ROWS_BESIDE] - self._curve[rows]) / _ROWS_BESIDE
 
     def seconds(self, nodes: int) -> Floats:
         """[nodes + 1] seconds of the step with 0, 1, ... `nodes` nodes verified, drafting included."""
