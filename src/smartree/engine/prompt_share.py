@@ -10,7 +10,7 @@ from smartree.cost.model import CostModel
 from smartree.engine.request import Request
 from smartree.tree.forest import Floats
 
-_LONGEST_STEP = 2.15  # of a step with prompt tokens, in steps without of the same requests
+_LONGEST_STEP = 2.0  # of a step with prompt tokens, in steps without of the same requests
 _FEWEST = 16  # tokens that a step reads all the same, so that prompts come to their end
 _RATE = 0.1  # of the newest step in the running means
 _OUTLIER = 3.0  # times the running mean, or a part of it, that one step may count as
