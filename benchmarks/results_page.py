@@ -1,11 +1,11 @@
 """The tables of docs/results.md, from what `smartree bench` wrote; the text around them is written by hand.
 
-Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json FLOAT32.json PEERS.json FLATNESS.json STALL.json \
-    MEMORY.json
+Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json AUTO.json FLOAT32.json PEERS.json FLATNESS.json \
+    STALL.json MEMORY.json
 
 GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none and smart at
-temperature 1; FLOAT32 is of benchmarks/identical.py, the rest of the scripts of these names. What stands between the
-markers in docs/results.md is replaced.
+temperature 1; AUTO both at 0 and 1 with lookup joined; FLOAT32 is of benchmarks/identical.py, the rest of the scripts
+of these names. What stands between the markers in docs/results.md is replaced.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *body])
 
 
-def aims(greedy: list[Row], sampled: list[Row], exact: list[Row]) -> str:
+def aims(greedy: list[Row], sampled: list[Row], auto: list[Row], exact: list[Row]) -> str:
     """The aims, what was measured, and whether they are met."""
     lines = [*speed_aims(greedy), *bound_aims(greedy, sampled)]
     errors = [row["step_error"] for row in greedy + sampled if row["step_error"] is not None]
     error = median(errors)
     spread = f"{error:.1%} (rows {min(errors):.1%} to {max(errors):.1%})"
     lines.append(("predicted against measured pass, median error", "<= 5%", spread, error <= 0.05))
-    for name, rows in (("float32", exact), ("bfloat16, every policy, T=0 and 1", greedy + sampled)):
+    for name, rows in (("float32", exact), ("bfloat16, every policy, T=0 and 1", greedy + sampled + auto)):
         same, everything = sum(row["identical_prompts"] for row in rows), sum(row["prompts"] for row in rows)
         lines.append((f"`identical_to_none` in {name}", "all", f"{same} of {everything} outputs", same == everything))
     marked = [(name, aim, value, "yes" if met else "**no**") for name, aim, value, met in lines]
@@ -117,7 +117,7 @@ def engine_aims(peers: list[Row], flat: list[Row], stall: list[Row], memory: lis
         lines.append((name, "<= 1.3", f"{row['peak_over_needed']:.2f}", row["peak_over_needed"] <= 1.3))
     for row in stall:
         gap = row["longest_gap_in_steps"]
-        name = f"longest gap while a 1,024-token prompt joins 4 requests, in plain steps, `{row['policy']}`"
+        name = f"longest gap while a 1,024-token prompt joins 4 requests, in steps before, `{row['policy']}`"
         text = f"{gap:.1f}; a mean step takes {row['mean_step_over_without']:.2f} of one without"
         lines.append((name, "<= 3", text, gap <= 3))
     marked = [(name, aim, value, "yes" if met else "**no**") for name, aim, value, met in lines]
@@ -180,15 +180,18 @@ def steps(rows: list[Row]) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Writes the tables into the page."""
-    greedy, sampled, exact, peers, flat, stall, memory = (rows_of(file) for file in files)
+    greedy, sampled, auto, exact, peers, flat, stall, memory = (rows_of(file) for file in files)
+    joined = {kind: [row for row in auto if row["temperature"] == kind] for kind in (0.0, 1.0)}
     parts = {
         "Beside other engines": f"{beside(peers)}\n\n![Tokens/s of every engine](figures/peers.png)",
         "Aims of the engine": engine_aims(peers, flat, stall, memory),
-        "Aims of speculation": aims(greedy, sampled, exact),
+        "Aims of speculation": aims(greedy, sampled, auto, exact),
         "Speedup over plain decoding at T=0, tau in brackets": speeds(greedy, ("smart", "oracle", "paper", "eagle2"))
         + "\n\n"
         + chosen(greedy),
         "At T=1": speeds(sampled, ("smart",)),
+        "With lookup joined (the default drafter) at T=0": speeds(joined[0.0], ("smart",)),
+        "With lookup joined at T=1": speeds(joined[1.0], ("smart",)),
         "Where a step's time goes": steps(greedy),
     }
     text = PAGE.read_text(encoding="utf-8")
@@ -199,6 +202,6 @@ def main(files: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 8:
+    if len(sys.argv) != 9:
         raise SystemExit(__doc__)
     main(sys.argv[1:])
