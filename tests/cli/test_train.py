@@ -36,7 +36,7 @@ def test_verb(smartree: Smartree, model: str, prompts: Path, tmp_path: Path) -> 
     config = read_json(head / "config.json")
     assert config["training"]["tau"] == data["header"]["tau"]
     assert config["borrowed"] == ["embed_tokens", "lm_head"]
-    assert {path.name for path in head.iterdir()} == {"config.json", "model.safetensors"}
+    assert {path.name for path in head.iterdir()} == {"calibration.json", "config.json", "model.safetensors"}
     used = smartree(
         "generate", "q1 q1", "--model", model, "--drafter", str(head), "--policy", "eagle2", "--dtype", "float32",
         "--max-tokens", "8",
