@@ -11,7 +11,7 @@ from smartree.tree.forest import Ints
 
 _STEPS_TO_REPAY = 20  # within which speculation has to earn what reading a backlog costs
 _STEPS_BETWEEN_QUESTIONS = 4  # what the answer depends on changes slowly
-_GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
+GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
 _GAIN_TO_BEGIN = 0.04  # after a pause: it takes reading a backlog, and a switch for little is soon switched back
 
 Pays = Callable[[float], bool]
@@ -55,7 +55,7 @@ class Beginning:
 
     @property
     def _margin(self) -> float:
-        return _GAIN_TO_GO_ON if self._levels.unread.running else _GAIN_TO_BEGIN
+        return GAIN_TO_GO_ON if self._levels.unread.running else _GAIN_TO_BEGIN
 
     def _reading(self, batch: int, unread: int) -> float:
         """Seconds a step that reading the backlog costs, spread over those in which it has to be earned."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from smartree.cost.model import CostModel
 from smartree.policies.base import BasePolicy, StepOutcome, StepState
-from smartree.policies.beginning import Beginning
+from smartree.policies.beginning import GAIN_TO_GO_ON, Beginning
 from smartree.policies.expansion import Expansion
 from smartree.policies.growth import Growth
 from smartree.policies.habit import Habit
@@ -27,8 +27,7 @@ _NOTHING = np.empty(0)
 _NOBODY = np.empty(0, np.int64)
 _LOOK_AHEAD = 8  # levels; gains fall with every one
 _RATE_SHARE = 0.1  # of a step in the running mean of tokens per second
-_GAIN_TO_GO_ON = 0.02  # of a plain step: what is expected to bring less loses as often as not
-_LITTLE_GAIN = 0.15  # as well: whether that is so depends on what a plain step takes, so one is taken at times
+_LITTLE_GAIN = 0.15  # of a plain step: whether that is so depends on what a plain step takes, so one is taken at times
 _WORST_LOOK = 4  # times what a look should take: more than that was a slow moment of the machine
 _DEEPER_SHARE = 0.2  # of the explore_share, for one level more than seems to pay
 _PLANTED_SHARE = 0.5  # of the price of a row: that of the last step, and the next one's may be lower
@@ -171,7 +170,7 @@ class SmartPolicy(BasePolicy):
         if depth > 0 and extra > self.options.prompt_tokens:
             return False
         seconds = self._levels.of(depth, width)
-        margin = 0.0 if depth else _GAIN_TO_GO_ON * self._costs.plain
+        margin = 0.0 if depth else GAIN_TO_GO_ON * self._costs.plain
         if seconds > 0:
             pays = not self._levels.scouting and self._level_pays(forest, frontier, depth, seconds + margin)
             if first:

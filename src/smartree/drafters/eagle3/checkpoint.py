@@ -162,7 +162,7 @@ def _read_calibration(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         calibration = json.loads(path.read_text(encoding="utf-8"))
-        Calibration().load_json(calibration)
+        Calibration.rates_of(calibration)  # looks at all of it; an engine that takes it over fits the curves
     except (OSError, ValueError, InputError) as error:
         raise InputError(f"{path} is damaged; delete it, and acceptance is learned from the start.") from error
     return dict(calibration)
