@@ -137,6 +137,9 @@ def test_another_engine_begins_with_what_was_learned_and_follows_its_own_steps()
     second.load_json(first.to_json())
     assert second.level(0.002) == pytest.approx(first.level(0.002))
     assert second.beside(0.0015) == pytest.approx(first.beside(0.0015))
+    before = second.scale
+    second.observe(1, 0.002, 0.001, 0.0015)
+    assert second.scale == pytest.approx(before + (0.5 - before) / 15)  # after ten steps and the profile's four
     second.observe(0, 0.0, 0.0, 0.003)  # another batch: a plain step's rest is another one
     assert second.beside(0.0035) < 0.002
     for _ in range(20):

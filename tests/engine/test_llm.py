@@ -30,6 +30,7 @@ from tests.tiny import (
     character_tokenizer,
     flat_profile,
     random_prompts,
+    steep_profile,
     tiny_model,
 )
 from tests.tree.forests import candidates_of
@@ -455,6 +456,15 @@ def test_what_a_policy_has_learned_is_there_at_the_next_start(own_cache: Path) -
         assert policy.learned()["price"] == learned["price"]
         assert policy.learned()["growth"]["means"] == learned["growth"]["means"]
     assert "smart" not in second.make_engine("eagle2").policy.learned()
+
+
+def test_an_own_policy_on_another_table_teaches_nothing() -> None:
+    llm = make_llm(drafter=tiny_model("llama", seed=3), profile=flat_profile(levels=True), max_batch=8)
+    llm.profile = replace(flat_profile(levels=True), key=profile_key(llm.target, llm.drafter))
+    own = llm.make_engine(SmartPolicy(steep_profile(levels=True).cost_model()))
+    llm.generate([[5, 6, 7]], SamplingParams(max_tokens=12, ignore_eos=True), engine=own)
+    assert llm.learn_from(own)  # of the drafter
+    assert llm.profile.learned == {}
 
 
 def test_learned_things_that_are_malformed_are_refused_with_the_way_out() -> None:

@@ -911,3 +911,31 @@ def test_where_speculation_gains_little_a_plain_step_is_taken_now_and_then(accep
         observed(policy, done, tokens=1 + (step % 10 < 10 * accepted))
         levels.append(done.levels)
     assert levels.count(0) == plain_steps
+
+
+def test_nothing_is_looked_up_for_a_plain_step() -> None:
+    cost = cost_of(1, np.linspace(10e-3, 610e-3, 400), by_level(1e-4))
+    policy, looked_up = SmartPolicy(cost, SmartOptions(explore_share=0, max_depth=3)), []
+    policy.expect([[0.3, 0.0, 0.0, 0.0]])
+    for step in range(52):
+        looked_up.append(policy.least_planted(state_of(1)) is not None)
+        done = draft(policy, cost, state_of(1), same_children(0.3))
+        observed(policy, done, tokens=1 + (step % 10 < 3))
+        assert looked_up[-1] == (done.levels > 0)
+    assert looked_up.count(False) == 1
+
+
+def test_steps_that_were_passed_count_for_their_own_batch() -> None:
+    """Rests at batch 4, then a request ends and a prompt is read beside the other three."""
+    points = [CostPoint(batch, batch + nodes, 0, 1.0 + nodes) for batch in (3, 4) for nodes in (0, 100)]
+    levels = DraftCost(levels=tuple(DraftPoint(batch, batch, 100.0) for batch in (3, 4)))
+    cost = CostModel(CostTable(points), levels)
+    policy = SmartPolicy(cost, SmartOptions(explore_share=0))
+    four, three = state_of(4, depth=3), state_of(3, depth=3, extra_tokens=100)
+    for state in [four] * 11 + [three] * 5 + [state_of(3, depth=3)] * 12:
+        forest = Forest(np.zeros(state.batch, np.int64))
+        policy.begin(state, forest)
+        selected = policy.select(forest)
+        policy.observe(StepOutcome(state, forest, selected, state.batch, 1.0))
+    assert policy._running_price.at(4) == pytest.approx(4.0)
+    assert policy._running_price.at(3) == pytest.approx(3.0)

@@ -66,7 +66,6 @@ class SmartPolicy(BasePolicy):
         self._expanded: list[Ints] = []
         self._rest = Rest()
         self._begins, self._ends = Habit(True), Habit(True)  # one level is wanted; the first was the last
-        self._plain = False  # a step that is plain only to see what one takes
         self._usual = False  # a step like the one before it, after which habits may be followed
         self._planting, self._looked_up = Planting(), False
 
@@ -118,8 +117,7 @@ class SmartPolicy(BasePolicy):
         self._expanded = []
         self._pool = np.sort(forest.path[forest.batch :]) if forest.planted else _NOTHING
         self._scan(forest)
-        self._plain = self._tries_plain(state)
-        if self._plain:
+        if self._tries_plain(state):
             return _NOBODY
         if not self._model.draft.by_level:
             return frontier
@@ -211,7 +209,7 @@ class SmartPolicy(BasePolicy):
         """The best n nodes of all requests together, n from the exact scan."""
         if self._rest.now:  # what the last step was predicted to take holds for this one
             return _NOBODY
-        if len(forest) == forest.batch or self._plain:
+        if len(forest) == forest.batch:
             selected, self._choice = np.empty(0, np.int64), self._costs.plain_choice()
             self._selection.last_count = 0
         else:
