@@ -13,7 +13,7 @@ from smartree.cost.drafting import DraftingCost
 def test_before_anything_is_seen_the_profile_is_believed() -> None:
     cost = DraftingCost()
     assert cost.level(0.002) == 0.002
-    assert cost.levels(np.array([0.001, 0.002])).tolist() == [0.001, 0.002]
+    assert cost.deeper_levels(np.array([0.001, 0.002])).tolist() == [0.001, 0.002]
 
 
 @pytest.mark.parametrize("levels", [1, 3])
@@ -118,6 +118,31 @@ def test_what_is_expected_counts_like_the_profile_s_word_and_gives_way_to_the_cl
         cost.observe(1, 0.002, 0.002, 0.0)
     assert cost.scale == pytest.approx((4 * 1.5 + 6 * 1.0) / 10)
     assert cost.seconds_per_level == pytest.approx(4 * 0.0004 / 10)
+
+
+def test_first_levels_and_deeper_ones_are_told_apart_where_the_clock_does() -> None:
+    """The first level reads what was committed, so it is dearer; a second one would seem to be as dear."""
+    apart, together = DraftingCost(), DraftingCost()
+    for _ in range(300):
+        apart.observe(3, 0.003, 0.0045, 0.0, first=(0.001, 0.0025))
+        together.observe(3, 0.003, 0.0045, 0.0)
+    assert (apart.scale, apart.deeper_scale) == pytest.approx((2.5, 1.0), rel=0.01)
+    assert (together.scale, together.deeper_scale) == pytest.approx((1.5, 1.5), rel=0.01)
+    assert apart.level(0.001) == pytest.approx(0.0025, rel=0.01)
+    assert apart.level(0.001, first=False) == pytest.approx(0.001, rel=0.01)
+    assert apart.deeper_levels(np.array([0.001, 0.002])) == pytest.approx([0.001, 0.002], rel=0.01)
+
+
+def test_a_deeper_level_that_was_never_seen_is_believed_to_cost_what_was_expected() -> None:
+    cost = DraftingCost()
+    cost.expect(1.3, 0.0)
+    for _ in range(100):
+        cost.observe(1, 0.001, 0.003, 0.0, first=(0.001, 0.003))
+    assert cost.level(0.001) == pytest.approx(0.003, rel=0.01)
+    assert cost.level(0.001, first=False) == pytest.approx(0.0013)
+    other = DraftingCost()
+    other.load_json(cost.to_json())
+    assert (other.scale, other.deeper_scale) == (cost.scale, cost.deeper_scale)
 
 
 def test_what_a_step_takes_beside_a_plain_one_is_known_once_plain_ones_were_seen() -> None:

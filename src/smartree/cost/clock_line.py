@@ -11,6 +11,8 @@ Floats = NDArray[np.float64]
 _WIDE = log(4.0)  # rows a request, as a logarithm: from there on the line is level
 _SHARED = 0.5  # of what happens to narrow passes, happens to wide ones too: the clock's share; the rest is memory's
 _NOISE = 0.05**2  # variance of one pass's log(measured / table)
+_AT_FIRST = 0.04**2  # variance of what may have happened to it since the table was measured
+_FAR_AT_FIRST = 0.08**2  # and to wide passes alone: plain steps, of which there are many, do not tell about them
 _LATER = 0.1**2  # variance of what may have happened to the clock since another engine's last pass
 
 
@@ -26,15 +28,27 @@ class ClockLine:
 
     __slots__ = ("_both", "_drift", "_of_far", "_of_near", "far", "near")
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, *, doubted: bool = False) -> None:
         """Args:
         rate: share of a pass's surprise that moves the line in the long run, where all passes are of one kind.
+        doubted: whether the first passes move it further: a table may be an hour old, and was measured in a moment in
+            which memory was fast or slow.
         """
         self.near, self.far = 0.0, 0.0
         self._drift = rate * rate * _NOISE
         # Covariances of the two estimates: at first those of the long run.
         self._of_near = rate * _NOISE
         self._of_far = self._both = _SHARED * self._of_near
+        if doubted:
+            self._widen(_AT_FIRST)
+            self._of_far += _FAR_AT_FIRST
+
+    def copy(self) -> ClockLine:
+        """Another one that is where this one is."""
+        other = ClockLine(0.0)
+        other.near, other.far, other._drift = self.near, self.far, self._drift
+        other._of_near, other._of_far, other._both = self._of_near, self._of_far, self._both
+        return other
 
     def at(self, log_width: float) -> float:
         """Logarithm of the factor for passes of that width."""

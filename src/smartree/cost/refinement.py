@@ -49,6 +49,10 @@ class Refinement:
     the line jumps by their median. A pass that leaves the window in peace is learned from, so a change of the clock
     is never taken for an error of one size. Corrections by size are shrunk towards 1, so that a few noisy steps move
     nothing, and fade where nothing is seen any more.
+
+    So what is learned from is a window old. Predictions do not wait for that: they follow a second line that hears of
+    every pass at once and, where it has heard of few, believes them soon. Corrections by size are what the first line
+    leaves, less what the second one has taken in of it already.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Refinement:
         self._window, self._jump = window, jump
         self._local_rate, self._strength, self._keep = local_rate, strength, 1 - 1 / memory
         self._line = ClockLine(rate)
+        self._now = ClockLine(rate, doubted=True)  # the same ahead of the window
         self._recent: deque[_Pass] = deque()
         self._locals: dict[Kind, _Local] = {}
         self.version = 0
@@ -80,7 +85,7 @@ class Refinement:
     @property
     def scale(self) -> float:
         """Measured over predicted seconds of plain passes."""
-        return exp(self._line.near)
+        return exp(self._now.near)
 
     def observe(self, batch: int, rows: int, predicted: float, seconds: float, uneven: bool = False) -> None:
         """Learns from one pass.
@@ -94,7 +99,10 @@ class Refinement:
             seconds: what the clock says.
         """
         place, width = bisect_left(_BORDERS, rows), log(rows / batch)
-        self._recent.append(_Pass((batch, uneven), width, place, log(seconds / predicted)))
+        seen = _Pass((batch, uneven), width, place, log(seconds / predicted))
+        self._recent.append(seen)
+        self._follow(self._now, seen)
+        self.version += 1
         if len(self._recent) < self._window:
             return
         if self._has_jumped():
@@ -104,9 +112,11 @@ class Refinement:
                 self._recent.popleft()
             width = sum(seen.log_width for seen in self._recent) / len(self._recent)
             self._line.jump(width, surprises[self._window // 2], float(self._window // 4))
+            self._now = self._line.copy()
+            for seen in self._recent:
+                self._follow(self._now, seen)
         else:
             self._learn(self._recent.popleft())
-        self.version += 1
 
     def _has_jumped(self) -> bool:
         """True if all but a quarter of the recent passes are off to the same side."""
@@ -127,18 +137,25 @@ class Refinement:
         count = local.counts[seen.place]
         return off - local.means[seen.place] * count / (count + self._strength)
 
+    def _follow(self, line: ClockLine, seen: _Pass) -> float:
+        """Lets a line follow a pass if it is even; by how much the pass is off, not too far from what is usual."""
+        local = self._locals.get(seen.kind)
+        usual = 0.0 if local is None else local.means[seen.place]
+        surprise = seen.log_ratio - line.at(seen.log_width) - usual
+        most = _LARGEST_SURPRISE
+        off = usual + min(max(surprise, -most), most)
+        if not seen.kind[1]:
+            line.follow(seen.log_width, off)
+        return off
+
     def _learn(self, seen: _Pass) -> None:
         """The line follows all sizes of even passes, a correction what is left of its own size."""
+        off = self._follow(self._line, seen)
         local = self._locals.setdefault(seen.kind, _Local())
-        usual = local.means[seen.place]
-        surprise = seen.log_ratio - self._line.at(seen.log_width) - usual
-        off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
-        if not seen.kind[1]:
-            self._line.follow(seen.log_width, off)
         local.counts = [self._keep * count for count in local.counts]
         local.counts[seen.place] += 1
         share = max(1 / local.counts[seen.place], self._local_rate)
-        local.means[seen.place] += share * (off - usual)
+        local.means[seen.place] += share * (off - local.means[seen.place])
 
     def to_json(self) -> dict[str, Any]:
         """What was learned, as a JSON object."""
@@ -156,6 +173,7 @@ class Refinement:
         """
         near, far = (float(value) for value in data["line"])
         self._line.resume(near, far)
+        self._now.resume(near, far)
         for row in data["local"]:
             known = self._locals[int(row["batch"]), bool(row["uneven"])] = _Local()
             means, counts = [float(value) for value in row["means"]], [float(value) for value in row["counts"]]
@@ -174,14 +192,17 @@ class Refinement:
             seconds: [n] what the table says of 0, 1, ... n - 1 rows.
         """
         rows = np.maximum(np.arange(len(seconds)), 1.0)
-        factors = np.exp(self._line.over(np.log(rows / max(batch, 1))))
+        factors = np.exp(self._now.over(np.log(rows / max(batch, 1))))
         seconds = seconds * factors
         local = self._locals.get((batch, uneven))
         if local is None:
             return np.asarray(np.maximum.accumulate(seconds))
         known = len(seconds) > _SIZES
         sizes, table, counts = _SIZES[known], seconds[_SIZES[known].astype(int)], np.array(local.counts)[known]
-        means = np.array(local.means)[known] * counts / (counts + self._strength)
+        # They are what the slow line leaves, of which the fast one has taken in a part already.
+        widths = np.log(sizes / max(batch, 1))
+        left = np.array(local.means)[known] + self._line.over(widths) - self._now.over(widths)
+        means = left * counts / (counts + self._strength)
         # A size that was seen bounds its neighbours that were not.
         logs = np.log(isotonic(table * np.exp(means), counts + 1e-3) / table)
         factors = np.exp(np.interp(np.log(rows), np.log(sizes), logs))
