@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smartree.drafters.factory import make_drafter
-from smartree.drafters.joint import JointDrafter, beside_planted
+from smartree.drafters.joint import JointDrafter, Named, beside_planted, planted_below
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.errors import InputError
@@ -46,6 +46,12 @@ def children(
         np.full(count, -1),
         np.zeros(count),
     )
+
+
+def shared(forest: Forest, drafted: Candidates) -> Candidates:
+    """Beside what is planted below the parents."""
+    below = planted_below(forest, drafted.parents)
+    return beside_planted(forest, drafted, Named.of(forest, drafted, below)) if len(below) else drafted
 
 
 def by_path(forest: Forest) -> dict[tuple[int, ...], tuple[float, float, int, int, float]]:
@@ -137,7 +143,7 @@ def test_the_rest_shares_what_the_planted_ones_leave() -> None:
     forest = Forest(np.array([0, 0]))
     forest.plant(children([0, 0], [7, 8], [0.5, 0.1]))
     drafted = children([0, 0, 0, 1], [7, 3, 4, 7], [0.6, 0.2, 0.1, 0.6], [0, 1, 2, 0])
-    left = beside_planted(forest, drafted)
+    left = shared(forest, drafted)
     assert left.tokens.tolist() == [3, 4, 7]
     assert left.ranks.tolist() == [1, 2, 0]  # what the drafter thought of them, for what is learned by rank
     assert left.probabilities.tolist() == pytest.approx([0.2 * 0.4 / 0.4, 0.1 * 0.4 / 0.4, 0.6])
@@ -152,7 +158,7 @@ def test_children_never_have_more_than_their_parent(
     forest.plant(children([0] * len(first), list(range(len(first))), first.tolist()))
     second = np.array(drafted) / max(1.0, sum(drafted))
     tokens = data.draw(st.permutations(range(8)))[: len(second)]
-    left = beside_planted(forest, children([0] * len(second), list(tokens), second.tolist()))
+    left = shared(forest, children([0] * len(second), list(tokens), second.tolist()))
     assert not set(left.tokens.tolist()) & set(range(len(first)))
     assert float(first.sum() + left.probabilities.sum()) <= 1 + 2e-3
     forest.append(left)
@@ -160,9 +166,80 @@ def test_children_never_have_more_than_their_parent(
 
 
 def test_without_anything_planted_levels_are_as_ever() -> None:
-    forest = Forest(np.array([0]))
-    drafted = children([0, 0], [3, 4], [0.6, 0.2])
-    assert beside_planted(forest, drafted) is drafted
+    drafter, free = joint(), joint().levels
+    requests, forest = planted(drafter, NEW)
+    drafter.begin(requests, forest), free.begin(requests, forest)
+    mine, theirs = drafter.expand(forest, np.array([0])), free.expand(forest, np.array([0]))
+    assert mine.tokens.tolist() == theirs.tokens.tolist()
+    assert np.array_equal(mine.probabilities, theirs.probabilities)
+
+
+class Scripted:
+    """In place of a model: children of every node as they are given."""
+
+    def __init__(self, drafted: list[tuple[int, float]]) -> None:
+        self._drafted = drafted
+
+    def expand(self, forest: Forest, frontier: np.ndarray) -> Candidates:
+        tokens, probabilities = zip(*self._drafted, strict=True)
+        count = len(self._drafted)
+        return children(
+            np.repeat(frontier, count).tolist(),
+            list(tokens) * len(frontier),
+            list(probabilities) * len(frontier),
+            list(range(count)) * len(frontier),
+        )
+
+
+def judged(*drafted: tuple[int, float]) -> tuple[JointDrafter, Forest, Forest]:
+    """A pair whose model drafts these below the root; the forest as it was planted, and as it is then."""
+    drafter = joint()
+    _, before = planted(drafter, QUOTED)
+    _, forest = planted(drafter, QUOTED)
+    drafter.levels = Scripted(list(drafted))  # type: ignore[assignment]
+    forest.append(drafter.expand(forest, np.array([0])))
+    return drafter, before, forest
+
+
+def test_a_planted_node_that_the_model_agrees_with_is_likelier_and_all_below_it() -> None:
+    _, before, after = judged((8, 0.97), (30, 0.01))
+    assert after.token[1] == 8
+    assert after.probability[1] > max(0.95, before.probability[1])
+    below = slice(1, 1 + after.planted)
+    assert after.path[below] == pytest.approx(before.path[below] * after.probability[1] / before.probability[1])
+    assert after.probability[2] == before.probability[2]  # nobody has said anything about that one
+    assert after.token[1 + after.planted :].tolist() == [30]
+
+
+@pytest.mark.parametrize("drafted", [[(30, 0.9)], [(30, 0.9), (8, 0.05)]])
+def test_a_planted_node_that_the_model_would_not_have_chosen_is_less_likely(drafted: list[tuple[int, float]]) -> None:
+    _, before, after = judged(*drafted)
+    assert after.probability[1] < 0.8 * before.probability[1]
+    own = after.path[1 + after.planted]
+    assert own > 0.9 * (1 - before.probability[1])  # and the model's own first choice the likelier
+    assert own + after.path[1] <= 1
+
+
+def test_what_the_model_s_word_is_worth_is_learned() -> None:
+    drafter, _, first = judged((8, 0.97))
+    before = first.probability[1]
+    for _ in range(60):
+        drafter.learn(first, np.array([1]), np.array([False]))
+    drafter.lookup.acceptance.__init__()  # type: ignore[misc]  # the lookup is to promise what it did
+    drafter.lookup._trust.clear()
+    _, forest = planted(drafter, QUOTED)
+    forest.append(drafter.expand(forest, np.array([0])))
+    assert forest.probability[1] < 0.5 * before
+
+
+def test_a_planted_node_that_the_model_goes_on_from_has_its_planted_children_judged_too() -> None:
+    drafter, before, forest = judged((8, 0.97))
+    assert forest.parent[2] == 1
+    drafter.levels = Scripted([(int(forest.token[2]), 0.97)])  # type: ignore[assignment]
+    assert len(drafter.expand(forest, np.array([1]))) == 0
+    assert forest.probability[2] > before.probability[2]
+    assert forest.path[2] == pytest.approx(forest.probability[1] * forest.probability[2])
+    assert forest.path[3] == pytest.approx(forest.path[2] * forest.probability[3])
 
 
 def test_planting_comes_first() -> None:

@@ -123,3 +123,29 @@ def test_take_keeps_rows_together() -> None:
     assert taken.probabilities.tolist() == [0.3, 0.1]
     assert taken.ranks.tolist() == [0, 0]
     assert len(candidates_of([0, 0], [0.1, 0.2]).take(np.array([False, True]))) == 1
+
+
+@given(st.integers(1, 3), st.data())
+def test_what_is_thought_of_planted_nodes_can_change_and_their_paths_follow(batch: int, data: st.DataObject) -> None:
+    def planted(probabilities: list[float], parents: list[int]) -> Forest:
+        forest = Forest(np.arange(batch))
+        places, chances = np.array(parents, np.int64), np.array(probabilities)
+        forest.plant(Candidates(places, places * 0 + 5, chances, places * 0, places, chances))
+        return forest
+
+    count = data.draw(st.integers(1, 8))
+    parents = [data.draw(st.integers(0, batch + place - 1)) for place in range(count)]
+    before = [data.draw(st.floats(0, 1)) for _ in range(count)]
+    forest = planted(before, parents)
+    chosen = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    after = list(before)
+    for place in chosen:
+        after[place] = data.draw(st.floats(0, 1))
+    forest.append(
+        Candidates(*(np.zeros(1, np.int64),) * 2, np.full(1, 0.3), *(np.zeros(1, np.int64),) * 2, np.zeros(1))
+    )
+    forest.revise(np.array(chosen) + batch, np.array([after[place] for place in chosen]))
+    wanted = planted(after, parents)
+    assert np.array_equal(forest.path[:-1], wanted.path)
+    assert np.array_equal(forest.probability[:-1], wanted.probability)
+    assert forest.path[-1] == 0.3

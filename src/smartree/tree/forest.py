@@ -178,6 +178,20 @@ class Forest:
             request[node], depth[node], path[node] = request[parent], depth[parent] + 1, path[parent] * probability
         self.request[start:], self.depth[start:], self.path[start:] = request[start:], depth[start:], path[start:]
 
+    def revise(self, nodes: Ints, probabilities: Floats) -> None:
+        """Changes what is thought of planted nodes, and with it the paths of all that is planted below them.
+
+        Args:
+            nodes: [n] planted ones.
+            probabilities: [n] that each is accepted, given that its parent is. Nothing has been drafted below them.
+        """
+        self.probability[nodes] = probabilities
+        path, planted = self.path[: self.batch + self.planted].tolist(), slice(self.batch, self.batch + self.planted)
+        rows = zip(self.parent[planted].tolist(), self.probability[planted].tolist(), strict=True)
+        for node, (parent, probability) in enumerate(rows, self.batch):
+            path[node] = path[parent] * probability
+        self.path[planted] = path[self.batch :]
+
     def left(self, nodes: Ints) -> Floats:
         """[n] path probability of `nodes` that none of their planted children takes."""
         if not self.planted:
