@@ -121,3 +121,37 @@ def test_what_is_planted_deeper_is_worth_half_a_row_at_least() -> None:
         policy.observe(StepOutcome(state, Forest(np.zeros(4, np.int64)), np.empty(0, np.int64), 4, 10e-3, 10e-3))
     policy.begin(state, Forest(np.zeros(4, np.int64)))
     assert policy.least_planted(state) == pytest.approx(0.5 * (4 / 10e-3) * 2e-3, rel=0.05)
+
+
+def test_planted_nodes_are_drafted_on_from_like_those_of_the_level_they_are_in() -> None:
+    policy, forest = SmartPolicy(levels_that_cost(1e-5)), chain(0.9)
+    frontier = policy.begin(state_of(1), forest)
+    assert policy.wants_level(forest, frontier)
+    second = policy.grow(forest, same_children(0.05)(forest, frontier))
+    assert second.tolist()[0] == 1  # planted, and likelier than what was drafted beside it
+    assert policy.wants_level(forest, second)
+    policy.grow(forest, same_children(0.9)(forest, second))
+    deepest = [node for node in policy.select(forest).tolist() if forest.depth[node] == 2]
+    assert deepest
+    assert int(forest.parent[deepest[0]]) == 1
+
+
+def test_a_planted_node_whose_planted_children_are_likely_is_not_worth_a_draft_row() -> None:
+    def expanded(*planted: float) -> list[int]:
+        rows_cost = DraftCost(levels=(DraftPoint(1, 1, 1e-5), DraftPoint(1, 10, 2e-3)))
+        policy, forest = SmartPolicy(cost_of(1, np.full(32, 10e-3), rows_cost)), chain(*planted)
+        frontier = policy.begin(state_of(1), forest)
+        assert policy.wants_level(forest, frontier)
+        return policy.grow(forest, same_children(0.02)(forest, frontier)).tolist()
+
+    assert 1 in expanded(0.9)
+    assert 1 not in expanded(0.9, 0.9999)
+
+
+def test_what_a_level_says_of_planted_nodes_counts_in_what_is_verified() -> None:
+    policy, forest = SmartPolicy(levels_that_cost(1e-5)), chain(0.9, 0.9, 0.9)
+    frontier = policy.begin(state_of(1), forest)
+    policy.wants_level(forest, frontier)
+    forest.revise(np.array([1]), np.array([0.01]))  # as a drafter does that disagrees
+    policy.grow(forest, same_children(0.8)(forest, frontier))
+    assert policy.select(forest).tolist()[0] == 4

@@ -50,6 +50,8 @@ class StepOutcome:
         seconds: measured seconds of the step.
         target_seconds: measured seconds of its target pass; 0 if it was not timed.
         draft_seconds: measured seconds inside the drafter.
+        level_seconds: of these, what each level took, the first one with what it has to read; empty if only the sum of
+            all is known.
     """
 
     state: StepState
@@ -59,6 +61,7 @@ class StepOutcome:
     seconds: float
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
+    level_seconds: tuple[float, ...] = ()
 
 
 class Policy(Protocol):

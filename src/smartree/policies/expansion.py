@@ -45,8 +45,9 @@ class Expansion:
             return nodes
         rates, highest = self._growth.at(depth), self._growth.highest(depth)
         thinnest, deeper = self._levels.of(1, 1), self._deeper.seconds
-        order = falling(forest.path[nodes])
-        ranked = forest.path[nodes[order]]
+        paths = forest.left(nodes)
+        order = falling(paths)
+        ranked = paths[order]
         able = int(np.count_nonzero(ranked * highest > row_price))  # no other has a child that is worth its row
         brought = above_price(ranked[:able], rates, row_price)
         if np.add.reduce(brought) <= price * thinnest and deeper < thinnest:

@@ -38,7 +38,7 @@ class LevelCosts:
         """Starts a step of `batch` requests."""
         self._batch = batch
         self.scouting, self.count = False, 0
-        self.seconds = self._modelled = 0.0
+        self.seconds, self._modelled = 0.0, list[float]()
         # Every level of a step is asked about several times.
         self._clock = self._model.refinement.scale
         self._curve = self._model.draft.levels_of(batch) if self._model.draft.by_level else None
@@ -47,8 +47,8 @@ class LevelCosts:
         """Counts a level below nodes at `depth`, `width` of them. The pass itself pays for being uneven."""
         modelled = self._by_profile(depth, width)
         self.count += 1
-        self.seconds += modelled if self._curve is None else self._model.drafting.level(modelled)
-        self._modelled += modelled
+        self.seconds += modelled if self._curve is None else self._model.drafting.level(modelled, depth == 0)
+        self._modelled.append(modelled)
 
     def of(self, depth: int, width: int) -> float:
         """Seconds that a level adds to the step: the drafter's, and what goes with it.
@@ -56,13 +56,13 @@ class LevelCosts:
         Whether a level pays is asked of path probabilities alone, so that its trees come out uneven is part of it.
         """
         modelled = self._by_profile(depth, width)
-        return modelled if self._curve is None else self._model.drafting.level(modelled) + self._uneven
+        return modelled if self._curve is None else self._model.drafting.level(modelled, depth == 0) + self._uneven
 
     def by_width(self, widths: int) -> Floats:
-        """[widths] seconds that the drafter and what goes with it take for a level of 1, 2, ... rows."""
+        """[widths] seconds that the drafter and what goes with it take for a deeper level of 1, 2, ... rows."""
         if self._curve is None:
             return np.zeros(widths)
-        return self._model.drafting.levels(self._clock * self._curve.first(widths))
+        return self._model.drafting.deeper_levels(self._clock * self._curve.first(widths))
 
     def reading(self, rows: int) -> float:
         """Seconds of a level that reads so many committed tokens."""
@@ -98,16 +98,21 @@ class LevelCosts:
         usual, drafted, scouted = self._usual, self.count > 0, self.scouting
         self._usual = drafted and not self.scouting
         alone = outcome.state.extra_tokens == 0
-        self.unread.update(outcome.state.batch, outcome.tokens, drafted, self.scouting, alone)
+        # What is planted may leave a level little to add, which says nothing against the next one.
+        self.unread.update(
+            outcome.state.batch, outcome.tokens, drafted, self.scouting, alone and not outcome.forest.planted
+        )
         if not drafted and len(outcome.forest) > outcome.state.batch:
             return  # neither a plain step nor one with levels
         timed = self._model.draft.by_level and outcome.target_seconds > 0 and outcome.state.extra_tokens == 0
+        rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
+        clock = outcome.level_seconds
+        seconds = sum(clock) if clock else outcome.draft_seconds
+        first = (self._modelled[0], clock[0]) if clock and drafted else None
         if timed and (usual or not drafted):
-            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
-            self._model.drafting.observe(self.count, self._modelled, outcome.draft_seconds, rest)
+            self._model.drafting.observe(self.count, sum(self._modelled), seconds, rest, first)
         elif timed and scouted and drafted:
-            rest = outcome.seconds - outcome.target_seconds - outcome.draft_seconds
-            self._model.drafting.observe_look(self.count, self._modelled, outcome.draft_seconds, rest)
+            self._model.drafting.observe_look(self.count, sum(self._modelled), seconds, rest, first)
         if drafted and self._model.draft.by_level:
             self._uneven_steps = min(self._uneven_steps + 1, _UNEVEN_STEPS)
             self._uneven += (uneven_seconds / self.count - self._uneven) / (self._uneven_steps + 1)

@@ -151,8 +151,8 @@ def _replay(pool: Forest, policy: Policy, context: int) -> tuple[Ints, int]:
             break
         frontier = policy.grow(forest, candidates)
         levels += 1
-    selected = policy.select(forest)
-    return forest.handle[selected], levels
+    handles = forest.handle[policy.select(forest)]
+    return handles[handles >= 0], levels  # others are nodes that nobody has drafted
 
 
 def _children(pool: Forest, children: dict[int, list[int]], forest: Forest, frontier: Ints) -> Candidates:

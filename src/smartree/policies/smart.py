@@ -13,10 +13,13 @@ from smartree.policies.beginning import GAIN_TO_GO_ON, Beginning
 from smartree.policies.expansion import Expansion
 from smartree.policies.growth import Growth
 from smartree.policies.habit import Habit
+from smartree.policies.insight import Insight
 from smartree.policies.level_costs import LevelCosts
 from smartree.policies.planting import Planting
-from smartree.policies.price import Price, Savings
+from smartree.policies.price import Savings
+from smartree.policies.prices import Prices
 from smartree.policies.rest import Rest
+from smartree.policies.row_trial import RowTrial
 from smartree.policies.scan import Choice
 from smartree.policies.selection import Selection
 from smartree.policies.smart_options import SmartOptions
@@ -51,7 +54,7 @@ class SmartPolicy(BasePolicy):
         self._model = cost
         self._levels = LevelCosts(cost)
         self._costs = StepCosts(cost, self._levels)
-        self._running_price = Price()
+        self._prices = Prices()
         self._growth = Growth()
         self._looks = Savings(self.options.explore_share)
         self._deeper_looks = Savings(_DEEPER_SHARE * self.options.explore_share)
@@ -68,6 +71,8 @@ class SmartPolicy(BasePolicy):
         self._begins, self._ends = Habit(True), Habit(True)  # one level is wanted; the first was the last
         self._usual = False  # a step like the one before it, after which habits may be followed
         self._planting, self._looked_up = Planting(), False
+        self._insight = Insight()
+        self._trial = RowTrial(cost, self._costs, self.options.explore_share)
 
     @property
     def price(self) -> float:
@@ -80,7 +85,7 @@ class SmartPolicy(BasePolicy):
     def _known_price(self) -> float | None:
         if not self.options.use_price:
             return None
-        known, plain = self._running_price.at(self.state.batch), self._costs.plain
+        known, plain = self._prices.at(self.state.batch), self._costs.plain
         if self.state.extra_tokens:
             # Few decode because others read their prompts: time is worth what it brings when these have joined. And the
             # step's own ratio would be that of reading prompts.
@@ -112,9 +117,12 @@ class SmartPolicy(BasePolicy):
         self._usual = same and self._model.draft.by_level and not behind
         frontier = super().begin(state, forest)
         self._levels.begin(state.batch)
+        self._prices.begin(forest)
         self._costs.begin(state)
         self._costs.price = self._known_price()
         self._expanded = []
+        self._trial.begin()
+        self._insight.begin()
         self._pool = np.sort(forest.path[forest.batch :]) if forest.planted else _NOTHING
         self._scan(forest)
         if self._tries_plain(state):
@@ -127,13 +135,14 @@ class SmartPolicy(BasePolicy):
             return frontier
         if len(frontier) == 0 or self._is_long_beside(state):
             return frontier[:0]
-        return self._beginning.roots(
+        begin = self._beginning.roots(
             frontier,
             state.batch,
             state.unread,
             self._costs.plain,
             lambda seconds: self._level_pays(forest, frontier, 0, seconds),
         )
+        return frontier[:0] if len(begin) < len(frontier) and self._trial.starts(forest) else begin
 
     def _is_long_beside(self, state: StepState) -> bool:
         """True if a step reads so many prompt tokens that nobody begins to speculate in it."""
@@ -143,7 +152,7 @@ class SmartPolicy(BasePolicy):
         """True if this step had better be plain, only to see what that takes: everybody has speculated for long."""
         if state.extra_tokens or not self._model.draft.by_level or not self._rest.wants_plain():
             return False
-        achieved = self._running_price.at(state.batch)
+        achieved = self._prices.highest(state.batch)
         return achieved is not None and achieved < (1 + _LITTLE_GAIN) * state.batch
 
     def _rows_pay_beside(self) -> bool:
@@ -192,24 +201,37 @@ class SmartPolicy(BasePolicy):
         usual = self._usual and depth == 1
         if usual and self._ends.holds():
             return nodes[:0]
-        able = nodes if depth < self._least_limit else self.within_limits(forest, nodes)
-        if not self._model.draft.by_level:  # every level has been paid for with the first: nothing to decide
+        by_level = self._model.draft.by_level
+        level = np.concatenate((self._planted_beside(forest), nodes)) if by_level and forest.planted else nodes
+        able = level if depth < self._least_limit else self.within_limits(forest, level)
+        if not by_level:  # every level has been paid for with the first: nothing to decide
             return self._expansion.likely(forest, able)
-        self._pool = np.concatenate((self._pool, forest.path[nodes[0] :]))
+        # Planted nodes may be thought of differently now.
+        older = forest.path[forest.batch : nodes[0]] if forest.planted else self._pool
+        self._pool = np.concatenate((older, forest.path[nodes[0] :]))
         self._pool.sort()
         self._pool = self._pool[-self.options.max_nodes * self.state.batch :]
         self._scan(forest)
+        if depth == 1 and self._scanned == self._now(forest):  # else it was not at a price, or of another worth
+            self._insight.learn(self._worth)
         price = self._at_choice(self._costs.price)
         expanded = self._expansion.worth_a_row(forest, able, depth, price, self._row_price(price))
         if usual and len(able):
             self._ends.note(len(expanded) == 0)
         return expanded
 
+    def _planted_beside(self, forest: Forest) -> Ints:
+        """Planted nodes of the level that was just drafted: they can be drafted on from like its other nodes."""
+        planted = np.arange(forest.batch, forest.batch + forest.planted)
+        return planted[np.isin(forest.parent[planted], self._expanded[-1])]
+
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""
         if self._rest.now:  # what the last step was predicted to take holds for this one
             return _NOBODY
-        if len(forest) == forest.batch:
+        if len(self._trial.nodes):
+            selected, self._choice = self._trial.nodes, self._costs.plain_choice()
+        elif len(forest) == forest.batch:
             selected, self._choice = np.empty(0, np.int64), self._costs.plain_choice()
             self._selection.last_count = 0
         else:
@@ -223,7 +245,7 @@ class SmartPolicy(BasePolicy):
         if self._rest.now:
             self._rest.add(outcome.state.batch, outcome.tokens, bool(outcome.state.extra_tokens))
             return
-        idle = not self._expanded and len(outcome.selected) == 0
+        idle = not self._expanded and len(outcome.selected) == len(self._trial.nodes)
         self._rest.note(idle, beside=bool(outcome.state.extra_tokens), may_rest=not self._levels.free)
         plain, carried = self._costs.plain, self._carried(outcome.forest, outcome.selected)
         spent = self._costs.seconds_of(carried) + self._uneven_seconds
@@ -233,9 +255,10 @@ class SmartPolicy(BasePolicy):
         if self._levels.scouting and self._levels.count:
             self._looks.owe(outcome.seconds - spent, _WORST_LOOK * one_look)
         if outcome.state.extra_tokens == 0:
+            self._trial.note(outcome.state.batch, outcome.state.batch + carried, spent, outcome.seconds)
             rate = outcome.tokens / spent
             self._usual_rate += (rate - self._usual_rate) * (_RATE_SHARE if self._usual_rate else 1.0)
-            self._running_price.update(outcome.state.batch, outcome.tokens, spent / plain, self._rest.quiet)
+            self._prices.now.update(outcome.state.batch, outcome.tokens, spent / plain, self._rest.quiet)
         self._levels.learn(outcome, self._uneven_seconds)
         if self._looked_up and not self._expanded and not self._levels.free and not outcome.state.extra_tokens:
             found = outcome.forest.planted > 0
@@ -251,14 +274,14 @@ class SmartPolicy(BasePolicy):
 
     def learned(self) -> Mapping[str, Any]:
         """What the next level brings, what speculation achieves, and what the clock has taught."""
-        own = {"growth": self._growth.to_json(), "price": self._running_price.to_json()}
+        own = {"growth": self._growth.to_json(), "price": self._prices.to_json()}
         return {**super().learned(), **own}
 
     def resume(self, learned: Mapping[str, Any]) -> None:
         """Begins with what an earlier engine's policy has `learned`."""
         super().resume(learned)
         self._growth.load_json(learned["growth"])
-        self._running_price.load_json(learned["price"])
+        self._prices.load_json(learned["price"])
 
     def _count_rested(self, passed: list[tuple[int, int, bool]]) -> None:
         """Adds up steps that were passed without a question: looks are saved for, and backlogs grow."""
@@ -271,8 +294,9 @@ class SmartPolicy(BasePolicy):
         for batch, tokens, beside in passed:
             self._levels.unread.update(batch, tokens, drafted=False, scouting=False, alone=not beside)
             if not beside:
-                self._running_price.update(batch, tokens, 1.0, quiet=True)
+                self._prices.plain.update(batch, tokens, 1.0, quiet=True)
         self._beginning.pass_by(len(passed))
+        self._trial.pass_by(len(passed), plain)
 
     def _carried(self, forest: Forest, selected: Ints) -> int:
         """Nodes that the pass pays for: padding too, if the engine pads."""
@@ -304,11 +328,15 @@ class SmartPolicy(BasePolicy):
         costs, price, pool = self._costs, self._at_choice(self._costs.price), self._pool
         now = self._worth if self._scanned == self._now(forest) else costs.worth(pool, price)
         paths, most = forest.left(frontier), self.options.width * self.state.batch
+        told = 0.0
         for ahead in range(min(_LOOK_AHEAD, self.max_depth - depth)):
             children = self._growth.gains(paths, depth + ahead)
             pool = np.concatenate((pool, children))
             pool.sort()
-            if costs.worth(pool, price) - price * seconds > now:
+            worth = costs.worth(pool, price)
+            if depth + ahead == 0 and forest.planted:
+                told = self._insight.foresee(forest, worth)
+            if worth + told - price * seconds > now:
                 return True
             # Children bring less with every level: once they bring less than the thinnest level costs, it is over.
             above = np.maximum(children - self._row_price(price), 0.0)

@@ -135,8 +135,10 @@ class ParametricPools:
         return along_paths(forest, (1 - self.law.optimism) * forest.feature)
 
     def accepted(self, forest: Forest) -> Flags:
-        """[M] whether a node and all its ancestors are accepted."""
-        return along_paths(forest, (forest.handle & 1).astype(np.float64)) > 0
+        """[M] whether a node and all its ancestors are accepted; nodes that nobody has drafted are not."""
+        drafted = forest.handle >= 0
+        drafted[: forest.batch] = True
+        return along_paths(forest, (drafted & (forest.handle & 1 > 0)).astype(np.float64)) > 0
 
 
 def _easiness(law: AcceptanceLaw, steps: int, seed: int, request: int) -> Floats:

@@ -187,8 +187,8 @@ class RecordedPools:
         return self.accepted(forest).astype(np.float64)
 
     def accepted(self, forest: Forest) -> Flags:
-        """[M] whether a node and all its ancestors are accepted."""
+        """[M] whether a node and all its ancestors are accepted; nodes that nobody has drafted are not."""
         known = np.ones(len(forest))
         below = forest.handle[self.batch :]
-        known[self.batch :] = self._accepted[below] if len(below) else known[self.batch :]
+        known[self.batch :] = self._accepted[below] * (below >= 0) if len(below) else known[self.batch :]
         return along_paths(forest, known) > 0
