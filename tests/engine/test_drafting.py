@@ -45,7 +45,8 @@ def test_levels_are_drafted_until_the_policy_has_enough() -> None:
     assert len(draft.forest) == 2 * (1 + 2 + 4 + 8)
     assert len(draft.selected) == 2 * 14
     assert draft.forest.token[:2].tolist() == [1, 2]  # roots are the last committed tokens
-    assert draft.seconds > 0
+    assert draft.seconds >= sum(draft.level_seconds) > 0
+    assert len(draft.level_seconds) == 3
 
 
 def test_levels_end_where_the_drafter_or_the_requests_end() -> None:

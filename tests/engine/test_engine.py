@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from smartree import SamplingParams
 from smartree.cost.profile import Profile
 from smartree.drafters.base import Drafter
+from smartree.drafters.joint import JointDrafter
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.engine.engine import Engine
@@ -22,7 +24,7 @@ from smartree.models.load import LoadedModel, prepare_model
 from smartree.models.packed_pass import causal_group
 from smartree.models.runner import ModelRunner
 from smartree.policies import Eagle2Policy, NonePolicy, Policy, make_policy
-from smartree.tree.forest import Proposal
+from smartree.tree.forest import Candidates, Forest, Ints, Proposal
 from tests.tiny import (
     ScriptedDrafter,
     Truth,
@@ -157,6 +159,36 @@ def test_after_every_step_the_draft_models_cache_is_that_of_the_plain_prefix(lla
                 assert rows >= len(one.tokens) - 2
     assert compared > 100
     assert drafter.runner.seating.rows_in_use() == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_looked_up_nodes_that_a_draft_model_goes_on_from_stay_in_its_cache(
+    llama: LoadedModel, temperature: float
+) -> None:
+    draft_model = prepare_model(tiny_model("llama", window=WINDOW), None, "draft")
+    levels = ModelDrafter(draft_model, 97, slots=3, window=WINDOW, top_k=3)
+    how = policy("smart", flat_profile(levels=True))
+    engine = Engine(llama, JointDrafter(levels, NgramDrafter(shortest_match=1)), how, max_batch=3)
+    params = SamplingParams(max_tokens=60, temperature=temperature, seed=1)
+    prompts = [prompt * 3 for prompt in PROMPTS[:3]]
+    requests = [engine.add(prompt, params) for prompt in prompts]
+    compared, gone_on = 0, 0
+    told = how.grow
+
+    def grow(forest: Forest, candidates: Candidates) -> Ints:
+        nonlocal gone_on
+        expanded = told(forest, candidates)
+        gone_on += int(np.count_nonzero(expanded < forest.batch + forest.planted))
+        return expanded
+
+    how.grow = grow  # type: ignore[method-assign]
+    while engine.unfinished:
+        engine.step()
+        assert_cache_is_plain(engine.runner, llama, requests)
+        compared += assert_cache_is_plain(levels.runner, draft_model, requests)
+    assert compared > 50
+    assert gone_on > 5
+    assert [request.output for request in requests] == plain(llama, prompts, params)
 
 
 @pytest.mark.parametrize("drafter", ["branching", "itself"])
@@ -434,6 +466,24 @@ def test_prompts_longer_than_the_budget_do_not_hold_up_the_others(llama: LoadedM
         engine.step()
         assert len(short.output) == before + 1
     assert len(short.output) >= 60 // 6
+
+
+def test_prompts_are_read_at_once_while_only_the_end_counts_and_then_in_pieces_again(llama: LoadedModel) -> None:
+    def steps_to_read(hurry: bool) -> int:
+        engine = Engine(llama, None, policy("none", steep_profile()), max_batch=2)
+        engine.add([1, 2, 3], SamplingParams(max_tokens=100, ignore_eos=True))
+        engine.step()
+        long = engine.add(random_prompts([120])[0], SamplingParams(max_tokens=2, ignore_eos=True))
+        steps = 0
+        with engine.in_a_hurry() if hurry else nullcontext():
+            while not long.output:
+                engine.step()
+                steps += 1
+        assert engine.share.limited
+        return steps
+
+    assert steps_to_read(hurry=True) == 1
+    assert steps_to_read(hurry=False) > 3
 
 
 # Books

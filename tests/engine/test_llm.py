@@ -446,10 +446,10 @@ def test_what_a_policy_has_learned_is_there_at_the_next_start(own_cache: Path) -
     settings: dict[str, Any] = {"policy": "smart", "max_batch": 8}
     first = make_llm(drafter=tiny_model("llama", seed=3), profile=flat_profile(levels=True), **settings)
     first.profile = replace(flat_profile(levels=True), key=profile_key(first.target, first.drafter))
-    assert first.make_engine("smart").policy.learned()["price"] == []
+    assert first.make_engine("smart").policy.learned()["price"] == {"plain": [], "found": []}
     first.generate([[5, 6, 7]] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
     learned = first.engine.policy.learned()
-    assert learned["price"]
+    assert learned["price"]["plain"]
     assert first.save_learned()
     second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.saved_profile(), **settings)
     for policy in (second.engine.policy, first.make_policy("smart")):

@@ -50,6 +50,13 @@ def test_a_step_stays_within_its_share_of_a_plain_one(batch: int, per_row: float
     assert float(model.verify(batch, batch + tokens + 1, 50)) > 2.0 * plain
 
 
+def test_who_waits_for_the_end_alone_has_prompts_read_at_once() -> None:
+    share = PromptShare(costs(0.02), MOST)
+    limited = share.tokens(requests(4))
+    share.limited = False
+    assert share.tokens(requests(4)) == MOST > limited
+
+
 def test_prompts_come_to_their_end_however_dear_rows_are() -> None:
     assert PromptShare(costs(10.0), MOST).tokens(requests(4)) == 16
     assert PromptShare(costs(10.0), 5).tokens(requests(4)) == 5

@@ -24,12 +24,14 @@ class Draft:
         selected: ids of the nodes to verify.
         levels: levels drafted.
         seconds: spent inside the drafter.
+        level_seconds: of these, what each level took, the last one too if it brought nothing new.
     """
 
     forest: Forest
     selected: Ints
     levels: int
     seconds: float
+    level_seconds: tuple[float, ...] = ()
 
 
 def draft_trees(
@@ -42,7 +44,7 @@ def draft_trees(
     """Drafts level by level while the policy wants another, then lets it select."""
     roots = np.array([request.tokens[-1] for request in requests], np.int64)
     forest = Forest(roots, drafter.proposal if drafter else Proposal.POINT_MASS)
-    levels, seconds = 0, 0.0
+    seconds, levels = 0.0, list[float]()
     least = policy.least_planted(state) if drafter is not None else None
     if drafter is not None and least is not None:
         begin = perf_counter()
@@ -51,21 +53,22 @@ def draft_trees(
     frontier = policy.begin(state, forest)
     if drafter is None or len(frontier) == 0:
         return Draft(forest, policy.select(forest), 0, seconds)
+    sampled = np.array([request.temperature > 0 for request in requests])
     begin = perf_counter()
     drafter.begin(requests, forest)
-    seconds += perf_counter() - begin
-    sampled = np.array([request.temperature > 0 for request in requests])
-    while levels < drafter.max_depth and policy.wants_level(forest, frontier):
+    starting, grown = perf_counter() - begin, 0
+    while grown < drafter.max_depth and policy.wants_level(forest, frontier):
         begin = perf_counter()
         candidates = drafter.expand(forest, frontier)
-        seconds += perf_counter() - begin
+        levels.append(perf_counter() - begin + (0.0 if levels else starting))
         if len(candidates) == 0:
             break
         if not drafter.calibrated:
             candidates = calibration(forest, candidates, sampled)
         frontier = policy.grow(forest, candidates)
-        levels += 1
-    return Draft(forest, policy.select(forest), levels, seconds)
+        grown += 1
+    seconds += sum(levels) if levels else starting
+    return Draft(forest, policy.select(forest), grown, seconds, tuple(levels))
 
 
 def require_lossless(policy: Policy, drafter: Drafter | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from time import monotonic, perf_counter
 
@@ -83,8 +84,8 @@ class Engine:
         rows = max_batch * (self.window + BLOCK) if cache_tokens is None else cache_tokens
         self.budget = RowBudget(rows)
         self.scheduler = Scheduler(max_batch, prefill_tokens, self.budget)
-        self._share = PromptShare(getattr(policy, "cost", None), prefill_tokens)  # an own policy need have no costs
-        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse, self._share)
+        self.share = PromptShare(getattr(policy, "cost", None), prefill_tokens)  # an own policy need have no costs
+        self.tenancy = Tenancy(self.scheduler, self.runner, drafter, prefix_reuse, self.share)
         self.stats = EngineStats()
         self.traces: list[StepTrace] | None = None
         self._ids = count()
@@ -97,6 +98,15 @@ class Engine:
     def unfinished(self) -> int:
         """Requests that have not ended."""
         return self.scheduler.unfinished
+
+    @contextmanager
+    def in_a_hurry(self) -> Iterator[None]:
+        """For as long as nobody reads tokens as they come: prompts are read at once, whoever waits for a token."""
+        limited, self.share.limited = self.share.limited, False
+        try:
+            yield
+        finally:
+            self.share.limited = limited
 
     def add(self, prompt: Sequence[int], params: SamplingParams, timeout: float | None = None) -> Request:
         """Queues a prompt.
@@ -179,10 +189,19 @@ class Engine:
         end = perf_counter()
         if plan.decoding:
             tokens = sum(len(walked.tokens) for walked in walks)
-            outcome = StepOutcome(state, draft.forest, draft.selected, tokens, seconds, target_seconds, draft.seconds)
+            outcome = StepOutcome(
+                state,
+                draft.forest,
+                draft.selected,
+                tokens,
+                seconds,
+                target_seconds,
+                draft.seconds,
+                draft.level_seconds,
+            )
             self.policy.observe(outcome)
             nodes = len(packed.nodes) - state.batch
-            self._share.observe(state.batch, nodes, state.extra_tokens, state.context, seconds, target_seconds)
+            self.share.observe(state.batch, nodes, state.extra_tokens, state.context, seconds, target_seconds)
         predicted = float("nan") if plan.chunks or draft is not wanted else self.policy.predicted_seconds
         self.stats.read_tokens += state.extra_tokens
         self.stats.reused_tokens += plan.reused

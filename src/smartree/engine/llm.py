@@ -339,10 +339,11 @@ class LLM:
                 for params_of_one in Request.spread(one):
                     requests.append(engine.add(tokens, params_of_one))
                     groups[-1].append(requests[-1])
-            while engine.unfinished:
-                for request in engine.step():
-                    if request.finish_reason is not None and done is not None:
-                        done(request)
+            with engine.in_a_hurry():
+                while engine.unfinished:
+                    for request in engine.step():
+                        if request.finish_reason is not None and done is not None:
+                            done(request)
         except BaseException:
             for request in requests:  # Ctrl-C or bad input leaves no request behind
                 if request.finish_reason is None:

@@ -28,6 +28,10 @@ class PromptShare:
     in what passes with prompts take against the profile's of as many rows, which are dearer, as rows of prompts need no
     logits. What passes over trees teach the cost model does not count: it made pieces a quarter smaller wherever
     speculation had run.
+
+    Attributes:
+        limited: False while nobody reads tokens as they come and only the end of it all counts: prompts in large pieces
+            fill the batch sooner.
     """
 
     def __init__(self, cost: CostModel | None, most: int) -> None:
@@ -38,10 +42,11 @@ class PromptShare:
         self._table, self._most = None if cost is None else cost.table, most
         self._usual = self._reading = 1.0  # the clock over the profile: steps without prompts, passes with them
         self._nodes = 0.0  # of a request
+        self.limited = True
 
     def tokens(self, decoding: Sequence[Request]) -> int:
         """Prompt tokens for the next step."""
-        if not decoding or self._table is None:
+        if not decoding or self._table is None or not self.limited:
             return self._most
         batch = len(decoding)
         rows = batch + round(self._nodes * batch)
