@@ -1,11 +1,11 @@
 """The tables of docs/results.md, from what `smartree bench` wrote; the text around them is written by hand.
 
-Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json AUTO.json FLOAT32.json PEERS.json FLATNESS.json \
+Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json HEAD.json FLOAT32.json PEERS.json FLATNESS.json \
     STALL.json MEMORY.json
 
 GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none and smart at
-temperature 1; AUTO both at 0 and 1 with lookup joined; FLOAT32 is of benchmarks/identical.py, the rest of the scripts
-of these names. What stands between the markers in docs/results.md is replaced.
+temperature 1, both with the default drafter; HEAD none and smart at 0 and 1 with the head alone; FLOAT32 is of
+benchmarks/identical.py, the rest of the scripts of these names. What stands between the markers in docs/results.md is replaced.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *body])
 
 
-def aims(greedy: list[Row], sampled: list[Row], auto: list[Row], exact: list[Row]) -> str:
+def aims(greedy: list[Row], sampled: list[Row], head: list[Row], exact: list[Row]) -> str:
     """The aims, what was measured, and whether they are met."""
     lines = [*speed_aims(greedy), *bound_aims(greedy, sampled)]
     errors = [row["step_error"] for row in greedy + sampled if row["step_error"] is not None]
     error = median(errors)
     spread = f"{error:.1%} (rows {min(errors):.1%} to {max(errors):.1%})"
     lines.append(("predicted against measured pass, median error", "<= 5%", spread, error <= 0.05))
-    for name, rows in (("float32", exact), ("bfloat16, every policy, T=0 and 1", greedy + sampled + auto)):
+    for name, rows in (("float32", exact), ("bfloat16, every policy, T=0 and 1", greedy + sampled + head)):
         same, everything = sum(row["identical_prompts"] for row in rows), sum(row["prompts"] for row in rows)
         lines.append((f"`identical_to_none` in {name}", "all", f"{same} of {everything} outputs", same == everything))
     marked = [(name, aim, value, "yes" if met else "**no**") for name, aim, value, met in lines]
@@ -180,25 +180,25 @@ def steps(rows: list[Row]) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Writes the tables into the page."""
-    greedy, sampled, auto, exact, peers, flat, stall, memory = (rows_of(file) for file in files)
-    joined = {kind: [row for row in auto if row["temperature"] == kind] for kind in (0.0, 1.0)}
+    greedy, sampled, head, exact, peers, flat, stall, memory = (rows_of(file) for file in files)
+    alone = {kind: [row for row in head if row["temperature"] == kind] for kind in (0.0, 1.0)}
     parts = {
         "Beside other engines": f"{beside(peers)}\n\n![Tokens/s of every engine](figures/peers.png)",
         "Aims of the engine": engine_aims(peers, flat, stall, memory),
-        "Aims of speculation": aims(greedy, sampled, auto, exact),
+        "Aims of speculation": aims(greedy, sampled, head, exact),
         "Speedup over plain decoding at T=0, tau in brackets": speeds(greedy, ("smart", "oracle", "paper", "eagle2"))
         + "\n\n"
         + chosen(greedy),
         "At T=1": speeds(sampled, ("smart",)),
-        "With lookup joined (the default drafter) at T=0": speeds(joined[0.0], ("smart",)),
-        "With lookup joined at T=1": speeds(joined[1.0], ("smart",)),
+        "With the head alone at T=0": speeds(alone[0.0], ("smart",)),
+        "With the head alone at T=1": speeds(alone[1.0], ("smart",)),
         "Where a step's time goes": steps(greedy),
     }
     text = PAGE.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN, 1)
+    top, rest = text.split(BEGIN, 1)
     tail = rest.split(END, 1)[1]
     tables = "\n\n".join(f"## {name}\n\n{part}" for name, part in parts.items())
-    PAGE.write_text(f"{head}{BEGIN}\n\n{tables}\n\n{END}{tail}", encoding="utf-8")
+    PAGE.write_text(f"{top}{BEGIN}\n\n{tables}\n\n{END}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":
