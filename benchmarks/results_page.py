@@ -5,7 +5,8 @@ Run: python benchmarks/results_page.py GREEDY.json SAMPLED.json HEAD.json FLOAT3
 
 GREEDY has the policies none, eagle2, paper, smart and oracle at temperature 0; SAMPLED none and smart at
 temperature 1, both with the default drafter; HEAD none and smart at 0 and 1 with the head alone; FLOAT32 is of
-benchmarks/identical.py, the rest of the scripts of these names. What stands between the markers in docs/results.md is replaced.
+benchmarks/identical.py, the rest of the scripts of these names. What stands between the markers in docs/results.md is
+replaced.
 """
 
 from __future__ import annotations
