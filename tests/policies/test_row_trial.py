@@ -77,6 +77,14 @@ def test_where_rows_are_dear_trials_take_no_more_than_their_share(slower: float,
     assert 3 < count <= 3 + most * 20_000 * 0.2 * 0.001 / (4 * ROW) + 1
 
 
+def test_what_another_engine_has_learned_is_checked_once() -> None:
+    trial, _ = made()
+    trial.resume()
+    assert starts(trial)
+    noted(trial, 8)
+    assert not starts(trial)
+
+
 def test_steps_that_were_passed_count() -> None:
     trial, _ = made()
     for _ in range(3):

@@ -40,6 +40,10 @@ class RowTrial:
         self._wide, self._since = 0, 0  # passes with many more rows than requests, and steps since the last one
         self.nodes: Ints = _NOBODY
 
+    def resume(self) -> None:
+        """What rows cost was seen by another engine: one trial tells whether that still holds."""
+        self._wide = max(self._wide, _AT_FIRST - 1)
+
     def begin(self) -> None:
         """Starts a step."""
         self.nodes = _NOBODY

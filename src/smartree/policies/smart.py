@@ -282,6 +282,7 @@ class SmartPolicy(BasePolicy):
         super().resume(learned)
         self._growth.load_json(learned["growth"])
         self._prices.load_json(learned["price"])
+        self._trial.resume()
 
     def _count_rested(self, passed: list[tuple[int, int, bool]]) -> None:
         """Adds up steps that were passed without a question: looks are saved for, and backlogs grow."""
