@@ -52,14 +52,15 @@ def test_a_batch_size_that_seldom_comes_up_has_the_speedup_of_the_nearest_one() 
     price = Price(warm_up=1)
     price.update(8, 24.0, 2.0)  # 12 tokens a plain step's time: a speedup of 1.5
     price.update(20, 40.0, 1.0)  # 2
-    assert [price.at(batch) for batch in (4, 7, 12, 13)] == [6.0, 10.5, 18.0, 19.5]
-    assert [price.at(batch) for batch in (15, 21, 40)] == [30.0, 42.0, 80.0]
+    assert [price.at(batch) for batch in (4, 7, 9, 10)] == [6.0, 10.5, 13.5, 15.0]
+    assert [price.at(batch) for batch in (15, 21, 25)] == [30.0, 42.0, 50.0]
 
 
-def test_batch_sizes_more_than_twice_as_large_or_small_say_nothing() -> None:
+def test_batch_sizes_that_are_much_smaller_or_more_than_twice_as_large_say_nothing() -> None:
+    # What two requests gain is no price for four: at that, nothing would ever begin to pay.
     price = Price(warm_up=1)
     price.update(8, 24.0, 2.0)
-    assert [price.at(batch) for batch in (1, 3, 17, 100)] == [None] * 4
+    assert [price.at(batch) for batch in (1, 3, 11, 16, 17, 100)] == [None] * 6
 
 
 def test_a_batch_size_s_own_price_wins_once_it_is_warm() -> None:
@@ -135,7 +136,8 @@ def test_another_engine_begins_with_the_price_and_soon_has_its_own() -> None:
         first.update(4, 6.0, 1.0)
     second.load_json(first.to_json())
     assert second.at(4) == pytest.approx(6.0)
-    assert second.at(8) == pytest.approx(12.0)
+    assert second.at(2) == pytest.approx(3.0)
+    assert second.at(8) is None
     for _ in range(24):
         second.update(4, 4.0, 1.0)
     assert second.at(4) == pytest.approx((8 * 6.0 + 24 * 4.0) / 32, rel=0.05)

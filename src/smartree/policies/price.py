@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+_LARGER = 1.25  # times the size of a batch whose speedup is believed of a larger one
+
 
 class Price:
     """Slow running ratio of tokens to time, one per batch size.
@@ -27,13 +29,15 @@ class Price:
     def at(self, batch: int) -> float | None:
         """Tokens per plain step's time at this batch size; None before the warm-up is over.
 
-        A batch size that has not come up often enough has the speedup of the nearest one that has, within a factor of
-        two: while a prompt is read the batch is one smaller than otherwise, and such steps say nothing themselves.
+        A batch size that has not come up often enough has the speedup of the nearest one that has, if that is at most
+        twice as large: while a prompt is read the batch is one smaller than otherwise, and such steps say nothing
+        themselves. Or a little smaller; speculation gains more in small batches, and at the price that two requests
+        have earned four never begin.
         """
         known = self._warm.get(batch)
         if known is not None:
             return known
-        near = [size for size in self._warm if size <= 2 * batch and batch <= 2 * size]
+        near = [size for size in self._warm if size <= 2 * batch and batch <= _LARGER * size]
         if not near:
             return None
         nearest = min(near, key=lambda size: abs(size - batch))
