@@ -168,7 +168,8 @@ def test_children_never_have_more_than_their_parent(
 def test_without_anything_planted_levels_are_as_ever() -> None:
     drafter, free = joint(), joint().levels
     requests, forest = planted(drafter, NEW)
-    drafter.begin(requests, forest), free.begin(requests, forest)
+    drafter.begin(requests, forest)
+    free.begin(requests, forest)
     mine, theirs = drafter.expand(forest, np.array([0])), free.expand(forest, np.array([0]))
     assert mine.tokens.tolist() == theirs.tokens.tolist()
     assert np.array_equal(mine.probabilities, theirs.probabilities)

@@ -39,7 +39,8 @@ def test_steps_where_much_is_found_have_a_price_of_their_own() -> None:
     other = Prices()
     other.load_json(json.loads(json.dumps(prices.to_json())))
     for forest in (forest_with(), forest_with(0.9)):
-        prices.begin(forest), other.begin(forest)
+        prices.begin(forest)
+        other.begin(forest)
         assert other.now.at(2) == pytest.approx(prices.now.at(2))
     with pytest.raises(KeyError):
         other.load_json({"plain": []})

@@ -19,7 +19,7 @@ ROW = 0.1
 
 
 def made(share: float = 0.01, padding: PaddingCost | None = None) -> tuple[RowTrial, StepCosts]:
-    model = cost_of(4, 1.0 + ROW * np.arange(64))
+    model = cost_of(4, [1.0 + ROW * nodes for nodes in range(64)])
     if padding is not None:
         model.padding = padding
     costs = StepCosts(model, LevelCosts(model))
