@@ -160,6 +160,11 @@ def chosen(rows: list[Row]) -> str:
     return table(("oracle's tree", *(f"batch {batch}" for batch in batches)), lines)
 
 
+def mean_of(values: Iterable[float | None]) -> float:
+    """Mean of those that are known: a cell in which every step read prompts has no clean passes."""
+    return mean(value for value in values if value is not None)
+
+
 def steps(rows: list[Row]) -> str:
     """What a step of `smart` consists of."""
     names = {
@@ -173,7 +178,7 @@ def steps(rows: list[Row]) -> str:
     }
     batches, own = sorted({row["batch"] for row in rows}), [row for row in rows if row["policy"] == "smart"]
     lines = [
-        (label, *(f"{mean(row[name] for row in own if row['batch'] == batch):.2f}" for batch in batches))
+        (label, *(f"{mean_of(row[name] for row in own if row['batch'] == batch):.2f}" for batch in batches))
         for label, name in names.items()
     ]
     return table(("`smart`, means of the suites", *(f"batch {batch}" for batch in batches)), lines)
