@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smartree.drafters.factory import make_drafter
-from smartree.drafters.joint import JointDrafter, Named, beside_planted, planted_below
+from smartree.drafters.joint import JointDrafter, Named, beside_planted
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.errors import InputError
@@ -50,7 +50,7 @@ def children(
 
 def shared(forest: Forest, drafted: Candidates) -> Candidates:
     """Beside what is planted below the parents."""
-    below = planted_below(forest, drafted.parents)
+    below = forest.planted_below(drafted.parents)
     return beside_planted(forest, drafted, Named.of(forest, drafted, below)) if len(below) else drafted
 
 

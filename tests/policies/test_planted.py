@@ -149,9 +149,10 @@ def test_a_planted_node_whose_planted_children_are_likely_is_not_worth_a_draft_r
 
 
 def test_what_a_level_says_of_planted_nodes_counts_in_what_is_verified() -> None:
-    policy, forest = SmartPolicy(levels_that_cost(1e-5)), chain(0.9, 0.9, 0.9)
+    rows_cost = cost_of(1, 10e-3 + 1e-3 * np.arange(32.0), DraftCost(levels=(DraftPoint(1, 1, 1e-5),)))
+    policy, forest = SmartPolicy(rows_cost), chain(0.6, 0.6, 0.6)
     frontier = policy.begin(state_of(1), forest)
-    policy.wants_level(forest, frontier)
+    assert policy.wants_level(forest, frontier)
     forest.revise(np.array([1]), np.array([0.01]))  # as a drafter does that disagrees
     policy.grow(forest, same_children(0.8)(forest, frontier))
-    assert policy.select(forest).tolist()[0] == 4
+    assert policy.select(forest).tolist() == [4]

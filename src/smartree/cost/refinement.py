@@ -142,8 +142,7 @@ class Refinement:
         local = self._locals.get(seen.kind)
         usual = 0.0 if local is None else local.means[seen.place]
         surprise = seen.log_ratio - line.at(seen.log_width) - usual
-        most = _LARGEST_SURPRISE
-        off = usual + min(max(surprise, -most), most)
+        off = usual + min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
         if not seen.kind[1]:
             line.follow(seen.log_width, off)
         return off

@@ -84,7 +84,7 @@ class JointDrafter(BaseDrafter):
         What it says of these changes what is thought of them.
         """
         candidates = self.levels.expand(forest, frontier)
-        planted = planted_below(forest, candidates.parents) if forest.planted else _NOBODY
+        planted = forest.planted_below(candidates.parents)
         if len(planted) == 0:
             return candidates
         named = Named.of(forest, candidates, planted)
@@ -138,14 +138,6 @@ class JointDrafter(BaseDrafter):
         """Forgets a request."""
         self.levels.release(request_id)
         self.lookup.release(request_id)
-
-
-def planted_below(forest: Forest, parents: Ints) -> Ints:
-    """[n] planted children of these nodes."""
-    chosen = np.zeros(len(forest), bool)
-    chosen[parents] = True
-    first = forest.batch
-    return np.asarray(first + chosen[forest.parent[first : first + forest.planted]].nonzero()[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class SecondOpinion:
 
     Two guesses that agree are better than either, and a token that the drafter does not think of is accepted half as
     often: of tokens that the lookup gave 0.5 to 0.65, 0.33 were accepted where the head's first choice was another,
-    0.82 where it agreed with 0.5 to 0.8, and 0.99 where it was all but sure.
+    0.82 where it agreed with 0.5 to 0.8, and all 96 where it was all but sure.
 
     A cell, by the lookup's rate and the drafter's word, holds what the lookup promised and what came of it; a rate is
     moved by as much, in log odds, as the cell as a whole was off.

@@ -76,7 +76,6 @@ class Savings:
     """Seconds saved up for looks at what does not seem to pay: a share of all time, so that looks cost no more.
 
     Attributes:
-        share: of the time of all steps.
         seconds: what there is.
     """
 
@@ -84,14 +83,14 @@ class Savings:
         """Args:
         share: of the time of all steps.
         """
-        self.share = share
+        self._share = share
         self.seconds = 0.0
 
     def save(self, spent: float, most: float) -> None:
         """Adds the share of a step of `spent` seconds; never holds more than `most`, so that a long quiet time does not
         end in a burst of looks.
         """
-        self.seconds = min(self.seconds + self.share * spent, most)
+        self.seconds = min(self.seconds + self._share * spent, most)
 
     def owe(self, seconds: float, most: float) -> None:
         """A look took so many seconds more than was paid for it, of which `most` count: the next ones wait for them."""

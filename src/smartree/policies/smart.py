@@ -202,7 +202,9 @@ class SmartPolicy(BasePolicy):
         if usual and self._ends.holds():
             return nodes[:0]
         by_level = self._model.draft.by_level
-        level = np.concatenate((self._planted_beside(forest), nodes)) if by_level and forest.planted else nodes
+        level = nodes
+        if by_level and forest.planted:  # planted nodes of this level can be drafted on from like its others
+            level = np.concatenate((forest.planted_below(self._expanded[-1]), nodes))
         able = level if depth < self._least_limit else self.within_limits(forest, level)
         if not by_level:  # every level has been paid for with the first: nothing to decide
             return self._expansion.likely(forest, able)
@@ -219,11 +221,6 @@ class SmartPolicy(BasePolicy):
         if usual and len(able):
             self._ends.note(len(expanded) == 0)
         return expanded
-
-    def _planted_beside(self, forest: Forest) -> Ints:
-        """Planted nodes of the level that was just drafted: they can be drafted on from like its other nodes."""
-        planted = np.arange(forest.batch, forest.batch + forest.planted)
-        return planted[np.isin(forest.parent[planted], self._expanded[-1])]
 
     def select(self, forest: Forest) -> Ints:
         """The best n nodes of all requests together, n from the exact scan."""

@@ -192,6 +192,13 @@ class Forest:
             path[node] = path[parent] * probability
         self.path[planted] = path[self.batch :]
 
+    def planted_below(self, parents: Ints) -> Ints:
+        """[n] planted children of these nodes, in rising order."""
+        chosen = np.zeros(self._size, bool)
+        chosen[parents] = True
+        planted = slice(self.batch, self.batch + self.planted)
+        return np.asarray(self.batch + chosen[self.parent[planted]].nonzero()[0])
+
     def left(self, nodes: Ints) -> Floats:
         """[n] path probability of `nodes` that none of their planted children takes."""
         if not self.planted:
