@@ -151,6 +151,9 @@ def test_a_planted_node_whose_planted_children_are_likely_is_not_worth_a_draft_r
 def test_what_a_level_says_of_planted_nodes_counts_in_what_is_verified() -> None:
     rows_cost = cost_of(1, 10e-3 + 1e-3 * np.arange(32.0), DraftCost(levels=(DraftPoint(1, 1, 1e-5),)))
     policy, forest = SmartPolicy(rows_cost), chain(0.6, 0.6, 0.6)
+    for _ in range(10):  # until it is known what time is worth
+        policy.begin(state_of(1), chain())
+        policy.observe(StepOutcome(state_of(1), chain(), np.empty(0, np.int64), 1, 10e-3))
     frontier = policy.begin(state_of(1), forest)
     assert policy.wants_level(forest, frontier)
     forest.revise(np.array([1]), np.array([0.01]))  # as a drafter does that disagrees
