@@ -41,7 +41,7 @@ def main() -> None:
     most = max(batch for batch, _ in SIZES)
     llm = LLM(options.model, dtype=options.dtype, drafter="none", policy="none", max_batch=most)
     runner = ModelRunner(llm.target, most, llm.window)
-    passes = {(batch, rows): rehearsal(runner, (rows,) * batch, CONTEXT) for batch, rows in SIZES}
+    passes = {(batch, rows): rehearsal(runner, (rows,) * batch, CONTEXT, False) for batch, rows in SIZES}
     rows = rows_of(alternate(passes, options.rounds))
     show(rows)
     header = run_header(llm, context=CONTEXT, rounds=options.rounds, date=datetime.date.today().isoformat())

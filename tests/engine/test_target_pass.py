@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 
 from smartree.engine.request import Request
 from smartree.engine.scheduler import Chunk, StepPlan
@@ -11,6 +13,7 @@ from smartree.models.seating import Seating
 from smartree.sampling_params import SamplingParams
 from smartree.tree import DraftTree, forest_of, pack
 from smartree.tree.packed import PackedTrees
+from smartree.verify.shaping import Shaping
 
 
 def a_request(request_id: int, tokens: list[int], prompt_length: int) -> Request:
@@ -63,3 +66,36 @@ def test_a_step_of_unfinished_prompts_only_asks_for_as_little_as_possible() -> N
     assert made.keep is not None
     assert len(made.keep) == 1
     assert len(made.groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("decodes", "completes", "on_its_way", "wanted"),
+    [
+        (SamplingParams(), SamplingParams(), SamplingParams(temperature=1.0), False),
+        (SamplingParams(temperature=1.0), SamplingParams(), SamplingParams(), True),
+        (SamplingParams(), SamplingParams(temperature=1.0), SamplingParams(), True),
+        (SamplingParams(logprobs=0), SamplingParams(), SamplingParams(), True),
+        (SamplingParams(), SamplingParams(logprobs=2), SamplingParams(), True),
+    ],
+)
+def test_logits_are_wanted_if_somebody_who_gets_a_token_needs_more_than_the_largest(
+    decodes: SamplingParams, completes: SamplingParams, on_its_way: SamplingParams, wanted: bool
+) -> None:
+    requests = [
+        Request(number, list(range(6)), 4, params, 0, frozenset())
+        for number, params in enumerate((decodes, completes, on_its_way))
+    ]
+    seating = seated(requests)
+    seating.cached.update({0: 5, 1: 2, 2: 0})
+    chunks = [Chunk(requests[1], 2, 6), Chunk(requests[2], 0, 3)]
+    made = TargetPass.of(StepPlan(requests[:1], chunks, requests), trees(1), seating)
+    assert made.logits == wanted
+    alone = TargetPass.of(StepPlan(requests[:1], [], requests[:1]), trees(1), seating)
+    assert alone.logits == (decodes != SamplingParams())
+
+
+def test_a_request_whose_logits_are_changed_needs_them() -> None:
+    request = a_request(0, [1, 2, 3], 2)
+    request.shaping = Shaping(SamplingParams(presence_penalty=1.0), [1, 2], frozenset(), 50, torch.device("cpu"))
+    made = TargetPass.of(StepPlan([request], [], [request]), trees(1), seated([request]))
+    assert made.logits

@@ -259,7 +259,7 @@ class Engine:
     def _verify(self, plan: StepPlan, packed: PackedTrees) -> torch.Tensor:
         """One pass over all trees and prompt chunks."""
         target_pass = TargetPass.of(plan, packed, self.runner.seating)
-        return self.runner.forward(target_pass.groups, target_pass.tokens, target_pass.keep)
+        return self.runner.forward(target_pass.groups, target_pass.tokens, target_pass.keep, target_pass.logits)
 
     def _walk(self, plan: StepPlan, packed: PackedTrees, logits: torch.Tensor) -> list[Walk]:
         paths: list[list[int]] = [[] for _ in plan.decoding]
@@ -283,6 +283,9 @@ class Engine:
     def _first_tokens(self, plan: StepPlan, logits: torch.Tensor, row: int) -> list[int]:
         """The next token of every request whose text is complete; their logits begin at `row`."""
         done = [chunk.request for chunk in plan.chunks if chunk.last]
+        best = self.runner.best
+        if best is not None and all(request.takes_best for request in done):
+            return best[row : row + len(done)].tolist()
         draws = [request.draw(row + place, ()) for place, request in enumerate(done)]
         tokens = self.sampler.draw(logits, draws) if draws else []
         for request in done:

@@ -157,7 +157,7 @@ def measure(
 
 def _pass(runner: ModelRunner, sizes: Sequence[int], context: int) -> Callable[[], None]:
     """A pass of the target, argmax included."""
-    run, sampler = rehearsal(runner, sizes, context), Sampler(runner.vocab_size, runner.device)
+    run, sampler = rehearsal(runner, sizes, context, False), Sampler(runner.vocab_size, runner.device)
     draws = [Draw(row, context, SamplingParams(), 0) for row in range(len(sizes))]
 
     def verify() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smartree.engine.request import Request
 from smartree.engine.scheduler import StepPlan
 from smartree.models.packed_pass import RowGroup, causal_group
 from smartree.models.seating import Seating
@@ -22,11 +24,13 @@ class TargetPass:
         tokens: [N] token ids.
         keep: [K] rows whose logits are wanted: every tree row, then the last row of each completed prompt; None for
             all.
+        logits: False if nobody needs more than the largest of each row.
     """
 
     groups: list[RowGroup]
     tokens: NDArray[np.int64]
     keep: NDArray[np.int64] | None
+    logits: bool = True
 
     @staticmethod
     def of(plan: StepPlan, packed: PackedTrees, seating: Seating) -> TargetPass:
@@ -39,7 +43,7 @@ class TargetPass:
             above = None if plain else packed.above()
             groups.append(RowGroup(slots, cached, cached, sizes, packed.depths, causal=plain, above=above))
         if not plan.chunks:
-            return TargetPass(groups, packed.tokens, None)
+            return TargetPass(groups, packed.tokens, None, _reads_logits(plan.decoding))
         tokens, rows = [packed.tokens], len(packed.tokens)
         ends = []
         for chunk in plan.chunks:
@@ -50,4 +54,11 @@ class TargetPass:
                 ends.append(rows - 1)
         keep = np.concatenate([np.arange(len(packed.tokens)), np.array(ends, np.int64)])
         # A pass always returns some logits; nobody reads these if no prompt was completed.
-        return TargetPass(groups, np.concatenate(tokens), keep if len(keep) else np.array([rows - 1]))
+        keep = keep if len(keep) else np.array([rows - 1])
+        logits = _reads_logits([*plan.decoding, *(chunk.request for chunk in plan.chunks if chunk.last)])
+        return TargetPass(groups, np.concatenate(tokens), keep, logits)
+
+
+def _reads_logits(requests: Sequence[Request]) -> bool:
+    """True if one of them asks for more than the largest logit."""
+    return not all(request.takes_best and request.params.logprobs is None for request in requests)

@@ -11,10 +11,12 @@ from smartree.models.packed_pass import RowGroup
 from smartree.models.runner import ModelRunner
 
 
-def rehearsal(runner: ModelRunner, sizes: Sequence[int], context: int) -> Callable[[], torch.Tensor]:
-    """A pass of requests with so many rows each behind `context` cached ones; gives its logits."""
+def rehearsal(
+    runner: ModelRunner, sizes: Sequence[int], context: int, logits: bool = True
+) -> Callable[[], torch.Tensor]:
+    """A pass of requests with so many rows each behind `context` cached ones; gives its logits, if they are wanted."""
     tokens = np.arange(sum(sizes)) % min(100, runner.vocab_size)
-    return lambda: runner.forward([level_group(sizes, context)], tokens)
+    return lambda: runner.forward([level_group(sizes, context)], tokens, logits=logits)
 
 
 def level_group(sizes: Sequence[int], context: int) -> RowGroup:

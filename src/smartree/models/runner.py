@@ -53,7 +53,11 @@ class ModelRunner:
         self._mirror = Mirror(loaded.crew, loaded.number, slots, window) if loaded.crew is not None else None
 
     def forward(
-        self, groups: Sequence[RowGroup], tokens: NDArray[np.int64], keep: NDArray[np.int64] | None = None
+        self,
+        groups: Sequence[RowGroup],
+        tokens: NDArray[np.int64],
+        keep: NDArray[np.int64] | None = None,
+        logits: bool = True,
     ) -> torch.Tensor:
         """Runs one pass and stores its rows.
 
@@ -61,9 +65,11 @@ class ModelRunner:
             groups: who the rows belong to.
             tokens: [N] token ids.
             keep: [K] rows whose logits are wanted; None wants all.
+            logits: False if `best` will do where the pass gives it: writing 64 rows of logits down takes a hundredth
+                of their pass, and 6 MB.
 
         Returns:
-            [K, vocabulary] logits, valid until the next pass.
+            [K, vocabulary] logits, valid until the next pass; [0, vocabulary] if `best` will do and is there.
         """
         if self._mirror is not None:
             self._mirror.passing(groups, tokens, keep)
@@ -74,7 +80,7 @@ class ModelRunner:
                 return graphed
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         if self._native is not None:
-            return self._run_natively(self._native, groups, tokens, keep)
+            return self._run_natively(self._native, groups, tokens, keep, logits)
         return self._run_with_torch(groups, tokens, keep)
 
     @torch.inference_mode()
@@ -99,6 +105,7 @@ class ModelRunner:
         groups: Sequence[RowGroup],
         tokens: NDArray[np.int64],
         keep: NDArray[np.int64] | None,
+        logits: bool,
     ) -> torch.Tensor:
         embed, layers = self._embed, self.taps.layers if self.taps else ()
         if type(embed) is nn.Embedding:
@@ -106,12 +113,11 @@ class ModelRunner:
         else:  # some scale what they look up
             with torch.inference_mode():
                 inputs = Gathered(embed(torch.from_numpy(tokens)).contiguous())
-        output = native.run(groups, inputs, keep, tapped=layers)
+        output = native.run(groups, inputs, keep, tapped=layers, logits=logits)
         if self.taps:
             self.taps.take(output.tapped)
-        assert output.logits is not None
         self.best = output.best
-        return output.logits
+        return output.normed.new_empty(0, self.vocab_size) if output.logits is None else output.logits
 
     def commit(self, request_id: int, rows: Sequence[int]) -> None:
         """Makes `rows`, cached somewhere beyond the committed ones, the next committed rows of a request."""

@@ -77,6 +77,25 @@ def test_logits_and_states_are_as_near_to_float32_as_torchs_own(kind: str, monke
 
 
 @pytest.mark.parametrize("kind", NATIVE_KINDS)
+@pytest.mark.parametrize("kept", [None, [3, 0, 17]])
+def test_the_largest_logits_are_the_same_where_the_others_are_not_written_down(
+    kind: str, kept: list[int] | None
+) -> None:
+    tokens = random_tokens(np.random.default_rng(5), 20)
+    keep = None if kept is None else np.array(kept)
+    runner = runner_of(kind)
+    runner.seat([0])
+    logits = runner.forward([causal_group(0, 0, 20)], tokens, keep)
+    best = runner.best
+    assert best is not None
+    assert best.tolist() == logits.float().argmax(dim=1).tolist()
+    none = runner.forward([causal_group(0, 0, 20)], tokens, keep, logits=False)
+    assert none.shape == (0, logits.shape[1])
+    assert runner.best is not best
+    assert runner.best.tolist() == best.tolist()
+
+
+@pytest.mark.parametrize("kind", NATIVE_KINDS)
 def test_tokens_far_back_matter_within_the_window_only(kind: str) -> None:
     """Otherwise every test here would pass with a wrong mask or cache row, too."""
     tokens = random_tokens(np.random.default_rng(0), 30).tolist()

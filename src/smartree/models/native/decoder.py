@@ -68,14 +68,14 @@ class NativeOutput:
         normed: [K, hidden] the kept rows behind the last norm.
         logits: [K, outputs] of the kept rows, if asked for.
         tapped: [N, taps * hidden] states entering the tapped layers, side by side, if there are any.
-        best: [K] the first of each kept row's largest logits, if logits were asked for.
+        best: [K] the first of each kept row's largest logits, if these or logits were asked for.
     """
 
     states: torch.Tensor | None
     normed: torch.Tensor
     logits: torch.Tensor | None
     tapped: torch.Tensor | None
-    best: NDArray[np.int64]
+    best: NDArray[np.int64] | None
 
 
 class NativeDecoder:
@@ -135,6 +135,7 @@ class NativeRunner:
         tapped: Sequence[int] = (),
         states: bool = False,
         logits: bool = True,
+        best: bool = True,
     ) -> NativeOutput:
         """One pass; it stores its rows in the cache.
 
@@ -146,6 +147,7 @@ class NativeRunner:
             tapped: layers whose entering states are wanted.
             states: whether what leaves the last layer is wanted.
             logits: whether logits are wanted, not just what they are made of.
+            best: whether the largest of them are wanted; alone they need no memory for the others.
 
         Raises:
             IndexError: a row's position lies beyond the last one that was asked for when the decoder was built.
@@ -159,13 +161,13 @@ class NativeRunner:
             _empty(kept, decoder.hidden),
             _empty(kept, decoder.outputs) if logits else None,
             _empty(count, len(taps) * decoder.hidden) if len(taps) else None,
-            np.empty(kept, np.int64),
+            np.empty(kept, np.int64) if best or logits else None,
         )
         beyond = library().run_pass(
             *(self._session.handle, decoder.struct, self._addresses_now(), native.structs, native.count),
             *(inputs.struct(), _NOTHING if embeddings is None else embeddings.struct()),
             *(taps.ctypes.data, len(taps), _address(output.tapped), _address(output.states)),
-            *(address(keep), kept, _address(output.normed), _address(output.logits), output.best.ctypes.data),
+            *(address(keep), kept, _address(output.normed), _address(output.logits), address(output.best)),
             torch.get_num_threads(),
         )
         if beyond:

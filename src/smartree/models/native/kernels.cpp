@@ -733,7 +733,7 @@ struct Pass {
     });
   }
 
-  // Logits of normed rows, and the best of those that this thread computed.
+  // Logits of normed rows, stored if there is a place for them, and the best of those that this thread computed.
   void logits(const bf16* rows_in, int kept, bf16* to, Best* best, int thread) const {
     float* out = tiles + thread * tile_size;
     const int outputs = model.head.outputs;
@@ -744,7 +744,8 @@ struct Pass {
         for (int c = 0; c < width; c += 16) {
           const __mmask16 inside = width - c >= 16 ? 0xffff : (1u << (width - c)) - 1;
           const __m256i narrowed = narrow(_mm512_loadu_ps(out + row * kColumns + c));
-          _mm256_mask_storeu_epi16(to + int64_t(share.first + row) * outputs + begin + c, inside, narrowed);
+          if (to != nullptr)
+            _mm256_mask_storeu_epi16(to + int64_t(share.first + row) * outputs + begin + c, inside, narrowed);
           best[share.first + row].take(_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), inside, widen(narrowed)), begin + c);
         }
     });
@@ -794,7 +795,7 @@ int32_t smartree_takes_int8() {
 //   states: [rows][hidden] what leaves the last layer, or null
 //   keep: [kept] rows of which `normed_out` [kept][hidden] and `logits` [kept][outputs] are wanted; both may be null, and
 //     a null `keep` stands for all rows
-//   best: [kept] the first of each row's largest logits, if there are logits
+//   best: [kept] the first of each row's largest logits; if null, no logits are computed
 // Returns 0, or 1 if a position lies beyond the tables of rotations.
 int32_t smartree_pass(void* session, const Model* model, const Cache* cache, const Group* groups, int32_t group_count,
                       const Gathered* input, const Gathered* embeddings, const int32_t* taps, int32_t tap_count,
@@ -853,9 +854,9 @@ int32_t smartree_pass(void* session, const Model* model, const Cache* cache, con
     for (int64_t row = thread; row < kept; row += team)
       normalise(pass.stream + (keep != nullptr ? keep[row] : row) * hidden, model->norm_out, model->eps, int(hidden),
                 normed + row * hidden);
-    if (logits != nullptr && has_bytes(model->head)) round_rows(normed, hidden, kept, pass.codes, thread, team);
+    if (best != nullptr && has_bytes(model->head)) round_rows(normed, hidden, kept, pass.codes, thread, team);
 #pragma omp barrier
-    if (logits != nullptr) {
+    if (best != nullptr) {
       Best* mine = bests + int64_t(thread) * kept;
       std::fill(mine, mine + kept, Best{-INFINITY, INT32_MAX});
       pass.logits(normed, kept, logits, mine, thread);
