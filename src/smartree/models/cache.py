@@ -13,10 +13,10 @@ from smartree.models.pages import zeros
 
 Ints = NDArray[np.int64]
 
-# Rows: a cache grows by at least that many, and by a sixteenth of what it has, to an odd number of halves of it: keys'
+# Rows: a cache grows to that many more than needed, or a sixteenth of what it has, to an odd number of halves: keys'
 # dimensions lie as far apart as there are rows, and distances of powers of two fall on the same lines of a CPU's cache.
 _GROWTH = 64
-_TOGETHER = 3  # layers in one tensor: while a cache grows, one such tensor lies there twice
+_TOGETHER = 2  # layers in one tensor: while a cache grows, one such tensor lies there twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,13 @@ class SlotCache:
         return self._views[index]
 
     def ensure_rows(self, rows: int, most: int) -> None:
-        """Makes room for `rows` rows a slot, and for a sixteenth more, up to `most`.
+        """Makes room for `rows` rows a slot, and for some more, up to `most`.
 
         Memory peaks at little over the new size: a few layers grow at a time, and what they held is free again then.
         """
         if rows <= self.rows:
             return
-        wanted = max(rows, self.rows + max(_GROWTH, self.rows // 16))
+        wanted = rows + max(_GROWTH, self.rows // 16)  # a prompt that has been read is decoded from next
         grown = max(rows, min(odd_rows(wanted), most))
         self._views = []  # they would hold on to what has grown already
         for tensors, transposed in ((self._keys, self.transposed), (self._values, False)):

@@ -41,6 +41,13 @@ def numbers_of(features: torch.Tensor) -> list[int]:
 @given(st.data())
 @settings(deadline=None, max_examples=200)
 def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("smartree.drafters.eagle3.backlog._PART", data.draw(st.sampled_from([16, 80, 2**21])))
+        patch.setattr("smartree.drafters.eagle3.backlog._LARGE", data.draw(st.sampled_from([3, 1000])))
+        run_at_random(data)
+
+
+def run_at_random(data: st.DataObject) -> None:
     backlog, lists = Backlog(Halving()), dict[int, list[int]]()
     coming, number = 0, 0
     for _ in range(data.draw(st.integers(1, 25))):
@@ -64,9 +71,10 @@ def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataO
                 number += count
         elif action == "take" and lists:
             ids = data.draw(st.lists(st.sampled_from(sorted(lists)), unique=True, min_size=1))
-            assert numbers_of(backlog.take(ids)) == [one for request in ids for one in lists[request]]
+            most = data.draw(st.sampled_from([None, 1, 3, 150, 500]))
+            assert numbers_of(backlog.take(ids, most)) == [one for request in ids for one in lists[request][:most]]
             for request in ids:
-                lists[request] = []  # it lives on and gets more
+                lists[request] = [] if most is None else lists[request][most:]  # it lives on and gets more
         elif action == "copy" and any(lists.values()):
             donor = data.draw(st.sampled_from(sorted(request for request in lists if lists[request])))
             free = sorted(set(range(coming)) - set(lists))

@@ -3,18 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from smartree.models.pages import zeros
 from smartree.models.taps import chosen_rows
 from smartree.tree.forest import Ints
 
-_PIECE = 2**22  # bytes of hidden states that are reduced together
-_MOST_BYTES = 2**24  # of hidden states that wait; as features they take a third of the memory
+_PIECE = 2**21  # bytes of hidden states that are reduced together
+_MOST_BYTES = 2**22  # of hidden states that wait; as features they take a third of the memory
+
+_LARGE = 512  # rows of features that get memory of their own from the system
+_PART = 2**21  # bytes of features that lie together: when some are taken, the others of their part are copied
 
 Reduce = Callable[[torch.Tensor, Ints | None], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Features that lie together.
+
+    Attributes:
+        features: [R, H].
+        owners: [R] numbers of the requests that they are of.
+    """
+
+    features: torch.Tensor
+    owners: Ints
+
+    def first_of(self, wanted: Ints, most: Ints) -> tuple[Ints, Ints]:
+        """The first `most[i]` rows of number `wanted[i]`, number by number, and the `i` of each row."""
+        rising = np.argsort(wanted)
+        found = rising[np.minimum(np.searchsorted(wanted[rising], self.owners), len(wanted) - 1)]
+        rows = np.flatnonzero(wanted[found] == self.owners)
+        rows = rows[np.argsort(found[rows], kind="stable")]
+        whose = found[rows]
+        within = np.arange(len(rows)) - np.searchsorted(whose, whose) < most[whose]
+        return rows[within], whose[within]
+
+    def without(self, rows: Ints) -> Part:
+        """All but these rows."""
+        kept = np.ones(len(self.owners), np.bool_)
+        kept[rows] = False
+        left = np.flatnonzero(kept)
+        index = torch.from_numpy(left).to(self.features.device)
+        into = _in_own_pages(self.features, len(left))
+        return Part(torch.index_select(self.features, 0, index, out=into), self.owners[left])
+
+    def with_behind(self, part: Part) -> Part:
+        """Two in one."""
+        features = _in_own_pages(self.features, len(self.owners) + len(part.owners))
+        return Part(torch.cat([self.features, part.features], out=features), np.concatenate([self.owners, part.owners]))
+
+
+def _in_own_pages(like: torch.Tensor, rows: int) -> torch.Tensor | None:
+    """Memory for so many rows of features that the system gets back when it is dropped; None for a few.
+
+    A general allocator keeps what is dropped between other things: it kept as much as all features took.
+    """
+    return zeros((rows, like.shape[1]), like.dtype, like.device) if rows >= _LARGE else None
 
 
 class Backlog:
@@ -33,8 +82,7 @@ class Backlog:
         self._states: list[torch.Tensor] = []
         self._chosen: list[Ints | None] = []  # of the states of each pass
         self._state_owners: list[Ints] = []
-        self._features: torch.Tensor | None = None
-        self._owners = np.empty(0, np.int64)
+        self._parts: list[Part] = []
         self._waiting = 0
         self._rows: dict[int, int] = {}
         # Who a row belongs to is a number that no two requests have, not even one that comes back: to forget a request
@@ -104,44 +152,61 @@ class Backlog:
         if self._states and 2 * self._waiting * self._states[0][:1].nbytes > self._most_bytes:
             self._reduce_all()
 
-    def take(self, request_ids: Sequence[int]) -> torch.Tensor:
+    def take(self, request_ids: Sequence[int], most: int | None = None) -> torch.Tensor:
         """Features of these requests' rows, one request after the other, each in the order they came; they are gone
         from here then.
+
+        Args:
+            request_ids: whose.
+            most: rows of each, the first ones; None takes all.
         """
         self._reduce_all()
-        assert self._features is not None
-        wanted = self._numbers_of(request_ids)
-        if np.array_equal(self._owners, np.repeat(wanted, [self.rows(request_id) for request_id in request_ids])):
+        wanted, counts = self._numbers_of(request_ids), [self.rows(request_id) for request_id in request_ids]
+        all_of_them = most is None or most >= max(counts)
+        if all_of_them and len(self._parts) == 1 and np.array_equal(self._parts[0].owners, np.repeat(wanted, counts)):
             return self._take_all()
-        rising = np.argsort(wanted)
-        found = rising[np.minimum(np.searchsorted(wanted[rising], self._owners), len(wanted) - 1)]
-        mine = wanted[found] == self._owners
-        order = np.flatnonzero(mine)[np.argsort(found[mine], kind="stable")]
-        taken = self._select(order)
-        self._keep(~mine)
-        for request_id in request_ids:
-            self._drop(request_id)
+        taken, kept = self._sort_out(wanted, most)
+        self._parts = kept
+        for request_id, count in zip(request_ids, counts, strict=True):
+            if most is None or count <= most:
+                self._drop(request_id)
+            else:
+                self._rows[request_id] = count - most
         return taken
 
     def _take_all(self) -> torch.Tensor:
         """Everything as it is: what most steps ask for."""
-        taken = self._features
-        assert taken is not None
-        self._features, self._owners = None, np.empty(0, np.int64)
+        taken = self._parts.pop().features
         self._rows.clear()
         self._numbers.clear()
         return taken
 
+    def _sort_out(self, wanted: Ints, most: int | None) -> tuple[torch.Tensor, list[Part]]:
+        """The first `most` rows of each of these numbers, one number after the other, and what is left of the parts."""
+        found, places, kept = list[torch.Tensor](), list[Ints](), list[Part]()
+        left = np.full(len(wanted), len(self) if most is None else most)
+        for part in self._parts:
+            rows, whose = part.first_of(wanted, left)
+            left -= np.bincount(whose, minlength=len(wanted))
+            found.append(chosen_rows(part.features, rows))
+            places.append(whose)
+            if len(rows) == 0:
+                kept.append(part)
+            elif len(rows) < len(part.owners):
+                kept.append(part.without(rows))
+        if len(found) == 1:
+            return found[0], kept
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return chosen_rows(torch.cat(found), order), kept
+
     def copy(self, donor_id: int, request_id: int, count: int) -> None:
         """Gives a request without rows the first `count` of another one's."""
         self._reduce_all()
-        assert self._features is not None
         assert request_id not in self._rows
         donor, number = self._numbers_of([donor_id, request_id]).tolist()
-        places = np.flatnonzero(self._owners == donor)[:count]
-        self._features = torch.cat([self._features, self._select(places)])
-        self._owners = np.concatenate([self._owners, np.full(len(places), number)])
-        self._rows[request_id] = len(places)
+        features, _ = self._sort_out(np.array([donor]), count)
+        self._parts.append(Part(features, np.full(len(features), number)))
+        self._rows[request_id] = len(features)
 
     def forget(self, request_id: int) -> None:
         """Drops a request, which may come back from its beginning; its rows' memory is free when the others' are sorted
@@ -155,23 +220,32 @@ class Backlog:
         self._numbers.pop(request_id, None)
         if not self._rows:
             self._states, self._chosen, self._state_owners, self._waiting = [], [], [], 0
-            self._features, self._owners, self._stale = None, np.empty(0, np.int64), False
+            self._parts, self._stale = [], False
             self._numbers.clear()
 
     def _reduce_all(self) -> None:
         """Turns what waits into features, piece by piece, and drops rows of requests that have ended."""
         if not self._states:
             return
-        features = [] if self._features is None else [self._features]
+        owners = np.concatenate(self._state_owners) if len(self._state_owners) > 1 else self._state_owners[0]
         while self._states:
-            features.append(self._reduce(*self._next_piece()))
-        self._features = features[0] if len(features) == 1 else torch.cat(features)
-        owners = [self._owners, *self._state_owners] if len(self._owners) else self._state_owners
-        self._owners = owners[0] if len(owners) == 1 else np.concatenate(owners)
+            features = self._reduce(*self._next_piece())
+            self._append(Part(features, owners[: len(features)]))
+            owners = owners[len(features) :]
         self._state_owners, self._waiting = [], 0
         if self._stale:
             self._stale = False
-            self._keep(np.isin(self._owners, self._live()))
+            live = self._live()
+            parts = [(part, np.flatnonzero(~np.isin(part.owners, live))) for part in self._parts]
+            self._parts = [
+                part.without(dead) if len(dead) else part for part, dead in parts if len(dead) < len(part.owners)
+            ]
+
+    def _append(self, part: Part) -> None:
+        """Adds features; small parts become one, as everybody's rows are looked for in every part."""
+        if self._parts and self._parts[-1].features.nbytes + part.features.nbytes <= _PART:
+            part = self._parts.pop().with_behind(part)
+        self._parts.append(part)
 
     def _next_piece(self) -> tuple[torch.Tensor, Ints | None]:
         """The first few passes' rows, which are gone from here then: all at once would take their memory twice."""
@@ -183,11 +257,3 @@ class Backlog:
         taken = [chosen_rows(*each) for each in zip(self._states[:count], self._chosen[:count], strict=True)]
         self._states, self._chosen = self._states[count:], self._chosen[count:]
         return taken[0] if count == 1 else torch.cat(taken), None
-
-    def _keep(self, rows: NDArray[np.bool_]) -> None:
-        self._features = self._select(np.flatnonzero(rows))
-        self._owners = self._owners[rows]
-
-    def _select(self, order: Ints) -> torch.Tensor:
-        assert self._features is not None
-        return self._features.index_select(0, torch.from_numpy(order).to(self._features.device))

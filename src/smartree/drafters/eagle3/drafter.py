@@ -14,11 +14,11 @@ from smartree.drafters.eagle3.backlog import Backlog
 from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
 from smartree.drafters.proposing import top_children
 from smartree.drafters.tree_rows import TreeRows
+from smartree.models.packed_pass import causal_group
 from smartree.models.rehearsal import level_group
 from smartree.tree.forest import Candidates, Forest, Ints
 
-_MOST_ROWS = 2048  # of a pass that reads what was committed
-_LEAST_PIECE = 64  # of one request
+_MOST_ROWS = 256  # of a pass that reads what was committed
 
 
 class Eagle3Drafter(BaseDrafter):
@@ -111,58 +111,50 @@ class Eagle3Drafter(BaseDrafter):
     def _read_committed(self, roots: Ints) -> torch.Tensor:
         """Reads what was committed since the last time; the logits after each request's last token."""
         cached = self.runner.seating.cached
-        pending = []
-        for root in roots.tolist():
-            request = self._requests[root]
-            # Row j reads token j + 1: the features of the last token come with the next step.
-            start = cached[request.id]
-            pending.append(Pending(root, start, request.tokens[start + 1 :]))
-            assert self._backlog.rows(request.id) == len(pending[-1].tokens), "a committed token without its features"
-        features = self._backlog.take([self._requests[one.slot].id for one in pending])
-        ends = np.cumsum([len(one.tokens) for one in pending])
+        self._read_early(roots)
+        pending = [self._pending(root) for root in roots.tolist()]
+        features = self._backlog.take([self._requests[root].id for root in roots.tolist()])
+        catch_up = CatchUp(pending)
+        rows = _rows_of(catch_up.order, pending)
         for one in pending:
             cached[self._requests[one.slot].id] = one.cached + len(one.tokens)
-        pending = self._read_early(pending, features, ends)
-        catch_up = CatchUp(pending)
-        rows = self._rows_of(catch_up.order, pending, ends)
         last = catch_up.last_rows(roots.tolist())
         states, places, logits = self.runner.level(catch_up.groups, catch_up.tokens, features, last, rows)
         self._remember(roots, states, places)
         return logits
 
-    def _read_early(self, pending: list[Pending], features: torch.Tensor, ends: Ints) -> list[Pending]:
-        """Reads the beginnings of long backlogs, piece by piece: a pass of all of it would take memory for all of it.
+    def _pending(self, root: int, most: int | None = None) -> Pending:
+        """What a request has to read, or the first `most` tokens of it."""
+        request = self._requests[root]
+        # Row j reads token j + 1: the features of the last token come with the next step.
+        start = self.runner.seating.cached[request.id]
+        tokens = request.tokens[start + 1 :]
+        assert self._backlog.rows(request.id) == len(tokens), "a committed token without its features"
+        return Pending(root, start, tokens if most is None else tokens[:most])
 
-        Args:
-            pending: what the requests have to read.
-            features: of all of it, request by request.
-            ends: [b] where each request's features end.
+    def _read_early(self, roots: Ints) -> None:
+        """Reads the beginnings of the longest backlogs until what is left fits into a pass.
 
-        Returns:
-            What is left to read.
+        A pass over everything would take memory for everything.
         """
-        piece = max(_LEAST_PIECE, _MOST_ROWS // len(pending))
-        while any(len(one.tokens) > piece for one in pending):
-            early = [Pending(one.slot, one.cached, one.tokens[:piece]) for one in pending if len(one.tokens) > piece]
-            catch_up = CatchUp(early)
-            starts = {one.slot: int(end) - len(one.tokens) for one, end in zip(pending, ends, strict=True)}
-            rows = np.concatenate([starts[one.slot] + np.arange(piece) for one in catch_up.order])
-            self.runner.forward(catch_up.groups, catch_up.tokens, features[torch.from_numpy(rows).to(features.device)])
-            pending = [
-                Pending(one.slot, one.cached + piece, one.tokens[piece:]) if len(one.tokens) > piece else one
-                for one in pending
-            ]
-        return pending
+        rows = {root: self._backlog.rows(self._requests[root].id) for root in roots.tolist()}
+        over = sum(rows.values()) - _MOST_ROWS
+        for root in sorted(rows, key=lambda root: rows[root], reverse=True):
+            early = min(rows[root] - 1, over)  # its last token is read with everybody's
+            if early <= 0:
+                break
+            self._read_ahead(self._pending(root, early))
+            over -= early
 
-    @staticmethod
-    def _rows_of(order: Sequence[Pending], pending: Sequence[Pending], ends: Ints) -> Ints | None:
-        """Rows of the features that these requests still have to read; None if it is all of them, in order."""
-        if all(mine is theirs for mine, theirs in zip(order, pending, strict=True)) and ends[-1] == sum(
-            len(one.tokens) for one in order
-        ):
-            return None
-        end_of = {one.slot: int(end) for one, end in zip(pending, ends, strict=True)}
-        return np.concatenate([np.arange(end_of[one.slot] - len(one.tokens), end_of[one.slot]) for one in order])
+    def _read_ahead(self, pending: Pending) -> None:
+        """Reads tokens of one request whose children nobody asks for."""
+        request_id = self._requests[pending.slot].id
+        features = self._backlog.take([request_id], len(pending.tokens))
+        for begin in range(0, len(pending.tokens), _MOST_ROWS):
+            tokens = np.array(pending.tokens[begin : begin + _MOST_ROWS], np.int64)
+            group = causal_group(pending.slot, pending.cached + begin, len(tokens))
+            self.runner.forward([group], tokens, features[begin : begin + len(tokens)])
+        self.runner.seating.cached[request_id] = pending.cached + len(pending.tokens)
 
     def _read_level(self, forest: Forest, nodes: Ints) -> torch.Tensor:
         """Feeds one level of nodes behind the tree rows already cached; in the order of `nodes`."""
@@ -212,3 +204,12 @@ class Eagle3Drafter(BaseDrafter):
         """Empties a request's slot and drops its features."""
         self._backlog.forget(request_id)
         self.runner.seating.release(request_id)
+
+
+def _rows_of(order: Sequence[Pending], pending: Sequence[Pending]) -> Ints | None:
+    """Rows of the features, which are in the order of `pending`, in another order; None if it is the same."""
+    if all(mine is theirs for mine, theirs in zip(order, pending, strict=True)):
+        return None
+    ends = np.cumsum([len(one.tokens) for one in pending])
+    end_of = {one.slot: int(end) for one, end in zip(pending, ends, strict=True)}
+    return np.concatenate([np.arange(end_of[one.slot] - len(one.tokens), end_of[one.slot]) for one in order])

@@ -137,8 +137,9 @@ class HeadRunner:
         self.seating = Seating(slots + 1)
         shape = CacheShape(spec.layers, spec.kv_heads, spec.head_dim)
         self.cache = SlotCache(shape, slots + 1, min(_FIRST_ROWS, window), loaded.dtype, loaded.device)
-        self._rotary = Rotary(spec, positions, loaded.dtype, loaded.device)
-        self._native = NativeRunner(native_head(loaded.head, self._rotary), self.cache) if loaded.native else None
+        rotary = Rotary(spec, positions, loaded.dtype, loaded.device)
+        self._native = NativeRunner(native_head(loaded.head, rotary), self.cache) if loaded.native else None
+        self._rotary = None if loaded.native else rotary  # the kernels have tables of their own
 
     def features(self, states: torch.Tensor, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
         """Tapped states [M, taps * Ht] -> features [M, H], or [R, H] of the chosen `rows`."""
@@ -169,6 +170,7 @@ class HeadRunner:
             output = self._native.run(groups, inputs, None, embeddings=looked_up, states=True, logits=False)
             assert output.states is not None
             return output.normed if self.loaded.spec.norm_output else output.states, output.normed
+        assert self._rotary is not None
         packed = PackedPass(groups, self.cache)
         attentions, rows = self.loaded.attentions, len(tokens)
 
