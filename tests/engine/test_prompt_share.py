@@ -35,8 +35,32 @@ def test_nobody_waits_where_nobody_decodes() -> None:
     assert PromptShare(costs(1.0), MOST).tokens([]) == MOST
 
 
-def test_without_costs_the_limit_alone_counts() -> None:
-    assert PromptShare(None, MOST).tokens(requests(3)) == MOST
+def test_without_costs_pieces_are_as_large_as_they_may_be_until_passes_have_told() -> None:
+    share = PromptShare(None, MOST)
+    share.observe(0, 0, 150, 0, 3.5, 3.4)  # nobody decodes yet
+    assert share.tokens(requests(4)) == MOST
+    for rows in (4, 154):
+        for _ in range(60):
+            share.observe(4, 0, rows - 4, 50, 0.5 + 0.02 * rows + 0.1, 0.5 + 0.02 * rows)
+    tokens = share.tokens(requests(4))
+    alone = 0.5 + 0.02 * 4 + 0.1
+    assert 0.5 + 0.02 * (4 + tokens) + 0.1 <= 2.03 * alone
+    assert 0.5 + 0.02 * (4 + tokens + 1) + 0.1 > 1.97 * alone
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_step_may_take_longer_where_more_wait_for_their_first_token(measured: bool) -> None:
+    model = costs(0.02)
+    share = PromptShare(model if measured else None, MOST)
+    for _ in range(100):
+        for tokens in (0, 30):
+            seconds = float(model.table.seconds(4, 4 + tokens, 50))
+            share.observe(4, 0, tokens, 50, seconds, seconds)
+    few, many, most = (share.tokens(requests(4), joining) for joining in (4, 6, 12))
+    assert few == share.tokens(requests(4), 1) < many < most < MOST
+    alone = float(model.table.seconds(4, 4, 50))
+    assert float(model.table.seconds(4, 4 + many, 50)) <= 2.7 * alone
+    assert float(model.table.seconds(4, 4 + most, 50)) <= 4.2 * alone
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -200,8 +200,8 @@ class Engine:
                 draft.level_seconds,
             )
             self.policy.observe(outcome)
-            nodes = len(packed.nodes) - state.batch
-            self.share.observe(state.batch, nodes, state.extra_tokens, state.context, seconds, target_seconds)
+        nodes = len(packed.nodes) - state.batch
+        self.share.observe(state.batch, nodes, state.extra_tokens, state.context, seconds, target_seconds)
         predicted = float("nan") if plan.chunks or draft is not wanted else self.policy.predicted_seconds
         self.stats.read_tokens += state.extra_tokens
         self.stats.reused_tokens += plan.reused

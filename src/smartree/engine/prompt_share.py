@@ -7,24 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from smartree.cost.model import CostModel
+from smartree.engine.pass_line import PassLine
 from smartree.engine.request import Request
 from smartree.tree.forest import Floats
 
-_LONGEST_STEP = 2.0  # of a step with prompt tokens, in steps without of the same requests
+_LONGER = 1.0  # that a step takes for its prompt tokens, in steps without of the same requests
 _FEWEST = 16  # tokens that a step reads all the same, so that prompts come to their end
 _RATE = 0.1  # of the newest step in the running means
-_OUTLIER = 3.0  # times the running mean, or a part of it, that one step may count as
+_LONG_AGO = 200  # steps with prompts after the last one without, when they alone say what one without takes
+_OUTLIER = 2.0  # times the running mean, or a part of it, that one step may count as
 
 
 class PromptShare:
-    """Prompt tokens of a step, by the measured cost of passes.
+    """Prompt tokens of a step, by the measured cost of passes, or by what the clock says where nothing was measured.
 
     Where rows cost time (a pass is past its bend after a dozen rows on a CPU), a prompt is read no slower in small
     pieces; where they are free, as far as the table says, a piece is as large as it may be. But pieces that are too
     small keep places empty: with many short requests the batch then decodes three quarters of what it could, and
-    speculation, which makes requests end sooner, makes it fewer still.
+    speculation, which makes requests end sooner, makes it fewer still. So a step may take longer where more requests
+    wait for their first token than for their next one: every decoding request then waits for as many steps' time as
+    there are others for each of them.
 
-    So the clock has a say: in how long a step of these requests takes without prompts, drafts and nodes included, and
+    The clock has a say: in how long a step of these requests takes without prompts, drafts and nodes included, and
     in what passes with prompts take against the profile's of as many rows, which are dearer, as rows of prompts need no
     logits. What passes over trees teach the cost model does not count: it made pieces a quarter smaller wherever
     speculation had run.
@@ -36,28 +40,39 @@ class PromptShare:
 
     def __init__(self, cost: CostModel | None, most: int) -> None:
         """Args:
-        cost: of passes; None knows nothing, and always gives `most`.
+        cost: of passes; None learns from them, and gives `most` until it has.
         most: prompt tokens of a step.
         """
-        self._table, self._most = None if cost is None else cost.table, most
+        self._table, self._line, self._most = None if cost is None else cost.table, PassLine(), most
         self._usual = self._reading = 1.0  # the clock over the profile: steps without prompts, passes with them
+        self._beside = 0.0  # seconds that steps with prompts take outside their passes
+        self._steps_since = _LONG_AGO  # with prompts, since the last one without
         self._nodes = 0.0  # of a request
         self.limited = True
 
-    def tokens(self, decoding: Sequence[Request]) -> int:
-        """Prompt tokens for the next step."""
-        if not decoding or self._table is None or not self.limited:
+    def tokens(self, decoding: Sequence[Request], joining: int = 1) -> int:
+        """Prompt tokens for the next step.
+
+        Args:
+            decoding: requests that wait for their next token.
+            joining: how many wait for their first.
+        """
+        if not decoding or not self.limited:
             return self._most
         batch = len(decoding)
         rows = batch + round(self._nodes * batch)
         seconds = self._passes(batch, rows + self._most, sum(len(request.tokens) for request in decoding) // batch)
-        longest = seconds[rows] + (_LONGEST_STEP - 1) * self._usual / self._reading * seconds[batch]
+        if seconds is None:
+            return self._most
+        usual = self._usual * float(seconds[batch])
+        longest = ((1 + max(_LONGER, joining / batch)) * usual - self._beside) / self._reading
         within = int(np.searchsorted(seconds[rows : rows + self._most + 1], longest, side="right")) - 1
         return min(max(within, _FEWEST), self._most)
 
-    def _passes(self, batch: int, largest: int, context: int) -> Floats:
-        """[largest + 1] the profile's seconds of passes with 0, 1, ... rows."""
-        assert self._table is not None
+    def _passes(self, batch: int, largest: int, context: int) -> Floats | None:
+        """[largest + 1] seconds of passes with 0, 1, ... rows, by the profile if there is one; None if not known."""
+        if self._table is None:
+            return self._line.curve(largest)
         return self._table.curve(batch, largest, context)[: largest + 1]
 
     def observe(self, batch: int, nodes: int, tokens: int, context: int, seconds: float, target_seconds: float) -> None:
@@ -71,17 +86,23 @@ class PromptShare:
             seconds: that all of it took.
             target_seconds: that its pass took.
         """
-        if batch == 0 or self._table is None:
-            return
         rows = batch + nodes
-        passes = self._passes(batch, rows + tokens, context)
+        if self._table is None:
+            self._line.observe(rows + tokens, target_seconds)
+        passes = self._passes(batch, rows + tokens, context) if batch else None
+        if passes is None:
+            return
         if tokens > 0:
             self._reading = _follow(self._reading, target_seconds / float(passes[-1]))
+            self._beside += _RATE * (min(seconds - target_seconds, _OUTLIER * float(passes[batch])) - self._beside)
+        self._steps_since = self._steps_since + 1 if tokens else 0
+        # A step with prompts says less of one without: as much as it has been long since there was one.
+        rate = _RATE * min(self._steps_since / _LONG_AGO, 1.0) if tokens else _RATE
         without = seconds - self._reading * float(passes[-1] - passes[rows])
-        self._usual = _follow(self._usual, without / float(passes[batch]))
+        self._usual = _follow(self._usual, without / float(passes[batch]), rate)
         self._nodes += _RATE * (nodes / batch - self._nodes)
 
 
-def _follow(mean: float, value: float) -> float:
+def _follow(mean: float, value: float, rate: float = _RATE) -> float:
     """A running mean; a moment in which the machine stood still is no news."""
-    return mean + _RATE * (min(max(value, mean / _OUTLIER), _OUTLIER * mean) - mean)
+    return mean + rate * (min(max(value, mean / _OUTLIER), _OUTLIER * mean) - mean)

@@ -46,7 +46,8 @@ class Tenancy:
             request.stats.preemptions += 1
             self.release(request)
         held_back, reused = self._reuse()
-        tokens = self._share.tokens(self._scheduler.decoding) if self._scheduler.joining else 0
+        joining = len(self._scheduler.joining)
+        tokens = self._share.tokens(self._scheduler.decoding, joining) if joining else 0
         plan = self._scheduler.plan(self._runner.seating.cached, held_back, tokens)
         free = self._scheduler.free_blocks
         if self._prefixes is not None:
