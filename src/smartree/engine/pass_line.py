@@ -30,7 +30,7 @@ class PassLine:
         self._products = _FADE * self._products + weight * rows * seconds
 
     def curve(self, largest: int) -> Floats | None:
-        """[largest + 1] seconds of passes with 0, 1, ... rows; None as long as all passes were of much the same size."""
+        """[largest + 1] seconds of passes with 0, 1, ... rows; None while all passes were of one size."""
         if not self._weight:
             return None
         rows, seconds = self._rows / self._weight, self._seconds / self._weight
