@@ -82,6 +82,7 @@ namespace {
 
 constexpr int kColumns = 32;   // outputs of a weight block
 constexpr int kTileRows = 12;  // rows whose sums fit into registers beside two weight vectors
+constexpr int kFetched = 64;    // times 128 bytes of weights that are fetched ahead of their use
 constexpr int kQueries = 24;   // queries of an attention item
 constexpr int kEight = 8;
 constexpr int kAhead = 16;      // rows of values that are fetched ahead of their use
@@ -130,23 +131,50 @@ struct Arena {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
+// Where the weights lie that a tile fetches from memory while it works: some lines of 64 bytes with every 128 bytes of its
+// own, from `from` on, and after `turn` times those from `then` on.
+struct Ahead {
+  const char* from;
+  int turn;
+  const char* then;
+};
+
+// Calls `use` with the tiles of some rows: the first row, how many, and what the tile fetches from memory meanwhile.
+//
+// One tile waits for the weights of its block, and fetches them a little ahead of their use. Where there are several, all
+// but the first find the block in the cache and would leave memory idle; so the first two fetch the next block, a half each.
+template <class Use>
+inline void in_tiles(const char* weight, int steps, int rows, const char* next, Use use) {
+  const int tiles = (rows + kTileRows - 1) / kTileRows, soon = std::min(kFetched, steps);
+  if (tiles == 1) return use(0, rows, 2, Ahead{weight + 128 * soon, steps - soon, next});
+  for (int t = 0, row = 0; t < tiles; t++) {
+    const int end = int(int64_t(rows) * (t + 1) / tiles);
+    use(row, end - row, t < 2 ? 1 : 0, Ahead{next + t * int64_t(64) * steps, steps, next});
+    row = end;
+  }
+}
+
 #include "kernels_int8.h"
 
-template <int R, bool streamed>
-inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, float* out) {
+template <int R, int lines, _mm_hint hint>
+inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, const Ahead& ahead, float* out) {
   __m512 sum[R][2];
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-  for (int k = 0; k < inputs; k += 2, weight += 2 * kColumns) {
-    const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + kColumns);
-    constexpr _mm_hint hint = streamed ? _MM_HINT_NTA : _MM_HINT_T0;
-    _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 2 * kColumns), hint);
-    _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 2 * kColumns + kColumns), hint);
+  const char* fetched = ahead.from;
+  int k = 0;
+  for (int end : {2 * ahead.turn, inputs}) {
+    for (; k < end; k += 2, weight += 2 * kColumns) {
+      const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + kColumns);
+      for (int line = 0; line < lines; line++) _mm_prefetch(fetched + 64 * line, hint);
+      fetched += 64 * lines;
 #pragma GCC unroll 12
-    for (int r = 0; r < R; r++) {
-      const __m512i value = _mm512_set1_epi32(pair_at(x + r * stride + k));
-      sum[r][0] = dot(sum[r][0], left, value);
-      sum[r][1] = dot(sum[r][1], right, value);
+      for (int r = 0; r < R; r++) {
+        const __m512i value = _mm512_set1_epi32(pair_at(x + r * stride + k));
+        sum[r][0] = dot(sum[r][0], left, value);
+        sum[r][1] = dot(sum[r][1], right, value);
+      }
     }
+    fetched = ahead.then;
   }
   for (int r = 0; r < R; r++) {
     _mm512_storeu_ps(out + r * kColumns, sum[r][0]);
@@ -154,31 +182,43 @@ inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, 
   }
 }
 
-template <bool streamed>
-void block_tiles(const Matrix& matrix, const bf16* weight, const bf16* x, int rows, float* out) {
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
-  for (int t = 0, row = 0; t < tiles; t++) {
-    const int end = int(int64_t(rows) * (t + 1) / tiles);
-    const bf16* from = x + int64_t(row) * matrix.inputs;
-    float* to = out + int64_t(row) * kColumns;
-    switch (end - row) {
-#define TILE(n) case n: tile<n, streamed>(from, matrix.inputs, weight, matrix.inputs, to); break;
-      TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+template <int lines, _mm_hint hint>
+void tile_of(int count, const bf16* x, int inputs, const bf16* weight, const Ahead& ahead, float* out) {
+  switch (count) {
+#define TILE(n) case n: tile<n, lines, hint>(x, inputs, weight, inputs, ahead, out); break;
+    TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #undef TILE
-    }
-    row = end;
   }
 }
 
-// out [rows][32] = x [rows][inputs] times one block of the matrix, bias included.
-void block_product(const Matrix& matrix, int block, const Input& x, int rows, float* out) {
-  const bf16* weight = static_cast<const bf16*>(matrix.weight) + int64_t(block) * kColumns * matrix.inputs;
+void block_tiles(const Matrix& matrix, const bf16* weight, const bf16* x, int rows, const char* next, float* out) {
+  const int inputs = matrix.inputs;
+  in_tiles(reinterpret_cast<const char*>(weight), inputs / 2, rows, next, [&](int first, int count, int lines, const Ahead& ahead) {
+    const bf16* from = x + int64_t(first) * inputs;
+    float* to = out + int64_t(first) * kColumns;
+    if (lines == 0)
+      tile_of<0, _MM_HINT_T1>(count, from, inputs, weight, ahead, to);
+    else if (lines == 1)
+      tile_of<1, _MM_HINT_T1>(count, from, inputs, weight, ahead, to);
+    else if (matrix.streamed)
+      tile_of<2, _MM_HINT_NTA>(count, from, inputs, weight, ahead, to);
+    else
+      tile_of<2, _MM_HINT_T0>(count, from, inputs, weight, ahead, to);
+  });
+}
+
+inline const void* block_of(const Matrix& matrix, int block) {
+  return static_cast<const char*>(matrix.weight) + int64_t(block) * kColumns * matrix.inputs * (has_bytes(matrix) ? 1 : 2);
+}
+
+// out [rows][32] = x [rows][inputs] times one block of the matrix, bias included. `next` is the block that comes after it.
+void block_product(const Matrix& matrix, int block, const Input& x, int rows, float* out, const void* next = nullptr) {
+  if (next == nullptr) next = block_of(matrix, block + 1);
+  const void* weight = block_of(matrix, block);
   if (has_bytes(matrix))
-    byte_product(matrix, block, x, rows, out);
-  else if (matrix.streamed && rows <= kTileRows)  // more rows read a block again
-    block_tiles<true>(matrix, weight, x.values, rows, out);
+    byte_product(matrix, block, x, rows, static_cast<const char*>(next), out);
   else
-    block_tiles<false>(matrix, weight, x.values, rows, out);
+    block_tiles(matrix, static_cast<const bf16*>(weight), x.values, rows, static_cast<const char*>(next), out);
   if (matrix.bias != nullptr) {
     const int begin = block * kColumns, width = std::min(kColumns, matrix.outputs - begin);
     for (int row = 0; row < rows; row++)
@@ -720,8 +760,8 @@ struct Pass {
     float *gate = tiles + thread * tile_size, *up = gate + int64_t(rows.count) * kColumns;
     shares(blocks_of(layer.gate), rows.count, thread, threads, [&](Share share) {
       const Input x = codes.with(normed, model.hidden).from(share.first);
-      block_product(layer.gate, share.block, x, share.rows, gate);
-      block_product(layer.up, share.block, x, share.rows, up);
+      block_product(layer.gate, share.block, x, share.rows, gate, block_of(layer.up, share.block));
+      block_product(layer.up, share.block, x, share.rows, up, block_of(layer.gate, share.block + 1));
       for (int row = 0; row < share.rows; row++) {
         bf16* to = inner + int64_t(share.first + row) * layer.gate.outputs + share.block * kColumns;
         for (int c = 0; c < kColumns; c += 16) {

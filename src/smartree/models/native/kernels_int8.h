@@ -52,8 +52,9 @@ float round_row(const bf16* x, int64_t size, uint8_t* codes) {
 inline void add_four(__m512i& sum, __m512i codes, __m512i bytes) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(bytes)); }
 
 // A processor waits for a sum before it adds to it: of few rows every output has several.
-template <int R>
-inline void byte_tile(const Input& x, const int8_t* weight, const int32_t* offset, const float* scale, float* out) {
+template <int R, int lines>
+inline void byte_tile(const Input& x, const int8_t* weight, const int32_t* offset, const float* scale, const Ahead& ahead,
+                      float* out) {
   constexpr int kSums = R <= 2 ? 4 : R <= 5 ? 2 : 1;
   const int64_t size = x.size;
   const uint8_t* codes = x.codes;
@@ -62,21 +63,26 @@ inline void byte_tile(const Input& x, const int8_t* weight, const int32_t* offse
   for (int s = 0; s < kSums; s++)
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) sum[s][r][0] = sum[s][r][1] = _mm512_setzero_si512();
-  for (int64_t k = 0; k < size; k += 4 * kSums)
+  const char* fetched = ahead.from;
+  int64_t k = 0;
+  for (int64_t end : {int64_t(4) * ahead.turn, size}) {
+    for (; k < end; k += 4 * kSums)
 #pragma GCC unroll 4
-    for (int s = 0; s < kSums; s++, weight += 4 * kColumns) {
-      const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + 64);
-      _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 4 * kColumns), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(weight + 16 * 4 * kColumns + 64), _MM_HINT_T0);
+      for (int s = 0; s < kSums; s++, weight += 4 * kColumns) {
+        const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + 64);
+        for (int line = 0; line < lines; line++) _mm_prefetch(fetched + 64 * line, lines == 2 ? _MM_HINT_T0 : _MM_HINT_T1);
+        fetched += 64 * lines;
 #pragma GCC unroll 12
-      for (int r = 0; r < R; r++) {
-        int32_t four;
-        std::memcpy(&four, codes + r * size + k + 4 * s, 4);
-        const __m512i value = _mm512_set1_epi32(four);
-        add_four(sum[s][r][0], value, left);
-        add_four(sum[s][r][1], value, right);
+        for (int r = 0; r < R; r++) {
+          int32_t four;
+          std::memcpy(&four, codes + r * size + k + 4 * s, 4);
+          const __m512i value = _mm512_set1_epi32(four);
+          add_four(sum[s][r][0], value, left);
+          add_four(sum[s][r][1], value, right);
+        }
       }
-    }
+    fetched = ahead.then;
+  }
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
@@ -89,29 +95,37 @@ inline void byte_tile(const Input& x, const int8_t* weight, const int32_t* offse
     }
 }
 
+template <int lines>
+void byte_tile_of(int count, const Input& x, const int8_t* weight, const int32_t* offset, const float* scale,
+                  const Ahead& ahead, float* out) {
+  switch (count) {
+#define TILE(n) case n: byte_tile<n, lines>(x, weight, offset, scale, ahead, out); break;
+    TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+#undef TILE
+  }
+}
+
 // out [rows][32] = rows times one block of a matrix of bytes.
-void byte_product(const Matrix& matrix, int block, const Input& x, int rows, float* out) {
+void byte_product(const Matrix& matrix, int block, const Input& x, int rows, const char* next, float* out) {
   const int8_t* weight = static_cast<const int8_t*>(matrix.weight) + int64_t(block) * kColumns * matrix.inputs;
   const int32_t* offset = matrix.offset + block * kColumns;
   const float* scale = matrix.scale + block * kColumns;
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
-  for (int t = 0, row = 0; t < tiles; t++) {
-    const int end = int(int64_t(rows) * (t + 1) / tiles);
-    const Input from = x.from(row);
-    float* to = out + int64_t(row) * kColumns;
-    switch (end - row) {
-#define TILE(n) case n: byte_tile<n>(from, weight, offset, scale, to); break;
-      TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#undef TILE
-    }
-    row = end;
-  }
+  in_tiles(reinterpret_cast<const char*>(weight), matrix.inputs / 4, rows, next, [&](int first, int count, int lines, const Ahead& ahead) {
+    const Input from = x.from(first);
+    float* to = out + int64_t(first) * kColumns;
+    if (lines == 0)
+      byte_tile_of<0>(count, from, weight, offset, scale, ahead, to);
+    else if (lines == 1)
+      byte_tile_of<1>(count, from, weight, offset, scale, ahead, to);
+    else
+      byte_tile_of<2>(count, from, weight, offset, scale, ahead, to);
+  });
 }
 
 #else  // no matrix of bytes is made where `smartree_takes_int8` says no
 
 float round_row(const bf16*, int64_t, uint8_t*) { std::abort(); }
-void byte_product(const Matrix&, int, const Input&, int, float*) { std::abort(); }
+void byte_product(const Matrix&, int, const Input&, int, const char*, float*) { std::abort(); }
 
 #endif
 
