@@ -118,9 +118,9 @@ def test_counts_fit_together(llm: LLM) -> None:
 def test_later_lanes_begin_with_what_earlier_ones_have_learned() -> None:
     """As engines in a server do; those whose policy learns nothing teach nothing."""
     llm = LLM(tiny_model("llama"), drafter=tiny_model("llama", seed=1), profile=flat_profile(levels=True), max_batch=4)
-    llm.profile = replace(flat_profile(levels=True), key=profile_key(llm.target, llm.drafter))
+    llm.knowledge.profile = replace(flat_profile(levels=True), key=profile_key(llm.target, llm.drafter))
     load, lanes = Load(PROMPTS, 12, 0.0, 40), [make_lane(llm, policy, 2) for policy in ("none", "smart")]
-    assert llm.make_policy("smart").learned()["price"] == {"plain": [], "found": []}
+    assert llm.knowledge.make_policy("smart").learned()["price"] == {"plain": [], "found": []}
     measure_cell(llm, lanes, load, lambda name, share: None)
     assert list(llm.profile.learned) == ["smart"]
     assert [row["batch"] for row in make_lane(llm, "smart", 2).policy.learned()["price"]["plain"]] == [2]

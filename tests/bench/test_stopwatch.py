@@ -11,7 +11,7 @@ from tests.tiny import random_prompts
 
 
 def test_it_is_the_policy_with_a_clock(llm: LLM) -> None:
-    cost = llm.cost_model()
+    cost = llm.knowledge.cost_model()
     assert cost is not None
     inner = SmartPolicy(cost)
     timed = TimedPolicy(inner)

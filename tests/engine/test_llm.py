@@ -432,7 +432,7 @@ def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: P
     assert first.save_learned()
     learned = first.engine.calibration.to_json()
     assert learned != untouched
-    second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.saved_profile(), **settings)
+    second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.knowledge.saved_profile(), **settings)
     assert second.engine.calibration.to_json() == learned
     assert first.make_engine("eagle2").calibration.to_json() == learned
 
@@ -451,8 +451,8 @@ def test_what_a_policy_has_learned_is_there_at_the_next_start(own_cache: Path) -
     learned = first.engine.policy.learned()
     assert learned["price"]["plain"]
     assert first.save_learned()
-    second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.saved_profile(), **settings)
-    for policy in (second.engine.policy, first.make_policy("smart")):
+    second = make_llm(drafter=tiny_model("llama", seed=3), profile=first.knowledge.saved_profile(), **settings)
+    for policy in (second.engine.policy, first.knowledge.make_policy("smart")):
         assert policy.learned()["price"] == learned["price"]
         assert policy.learned()["growth"]["means"] == learned["growth"]["means"]
     assert "smart" not in second.make_engine("eagle2").policy.learned()
@@ -460,7 +460,7 @@ def test_what_a_policy_has_learned_is_there_at_the_next_start(own_cache: Path) -
 
 def test_an_own_policy_on_another_table_teaches_nothing() -> None:
     llm = make_llm(drafter=tiny_model("llama", seed=3), profile=flat_profile(levels=True), max_batch=8)
-    llm.profile = replace(flat_profile(levels=True), key=profile_key(llm.target, llm.drafter))
+    llm.knowledge.profile = replace(flat_profile(levels=True), key=profile_key(llm.target, llm.drafter))
     own = llm.make_engine(SmartPolicy(steep_profile(levels=True).cost_model()))
     llm.generate([[5, 6, 7]], SamplingParams(max_tokens=12, ignore_eos=True), engine=own)
     assert llm.learn_from(own)  # of the drafter
@@ -489,7 +489,7 @@ def test_what_is_known_of_a_drafter_is_where_engines_begin() -> None:
         by_level, calibrated, experience = True, False, teacher.to_json()
 
     llm = make_llm(drafter=Known(lambda _text: []), profile=flat_profile(levels=True))
-    policy = llm.make_policy("smart")
+    policy = llm.knowledge.make_policy("smart")
     assert isinstance(policy, SmartPolicy)
     assert policy._growth.at(0)[0] == pytest.approx(0.9, abs=0.01)
     assert Calibration.rates_of(llm.engine.calibration.to_json())[0][0] == pytest.approx(0.9, abs=0.01)

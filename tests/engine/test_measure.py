@@ -261,7 +261,7 @@ def test_an_engine_that_needs_costs_measures_them_when_it_is_made(
     )
     llm = LLM(tiny_model("llama"), policy="none", max_batch=2)
     assert llm.profile is None
-    assert llm.cost_model() is None
+    assert llm.knowledge.cost_model() is None
     assert llm.make_engine("smart").policy.name == "smart"
     assert llm.profile is not None
-    assert llm.saved_profile() is not None
+    assert llm.knowledge.saved_profile() is not None

@@ -48,9 +48,9 @@ def make_lane(llm: LLM, policy: str, batch: int, tree: TreeSize | None = None) -
         tree: a fixed tree in place of a policy of that name.
     """
     if tree is not None:
-        inner = TimedPolicy(fixed_tree(tree, llm.cost_model()))
+        inner = TimedPolicy(fixed_tree(tree, llm.knowledge.cost_model()))
     else:
-        inner = TimedPolicy(llm.make_policy(PLAIN if policy == ORACLE else policy))
+        inner = TimedPolicy(llm.knowledge.make_policy(PLAIN if policy == ORACLE else policy))
     # A lane decodes its prompts several times, and every time they are to be read like new ones.
     return Lane(policy, inner, llm.make_engine(inner, max_batch=batch, prefix_reuse=False), batch)
 

@@ -68,7 +68,7 @@ class Bench:
 
     def _seconds(self, group: Group, repeat: int | None, new: bool) -> float:
         """About how long a job takes."""
-        cost = self.llm.cost_model()
+        cost = self.llm.knowledge.cost_model()
         assert cost is not None  # a bench has a profile
         work = [Round(len(self.config.policies), self.config.max_tokens, new)]
         if repeat is None:

@@ -74,7 +74,7 @@ def screen(llm: LLM, grid: Sequence[TreeSize], batch: int, load: Load, most: int
         most: trees to choose.
         advance: hears of progress.
     """
-    cost = llm.cost_model()
+    cost = llm.knowledge.cost_model()
     assert cost is not None  # a bench has a profile
     context = mean_length(load.prompts) + load.max_tokens // 2
     by_level = llm.drafter is not None and llm.drafter.by_level

@@ -156,7 +156,9 @@ def identical_in_float32(llm: LLM, prompts: Sequence[DemoPrompt], params: Sampli
     )
     tokens = [prompt.tokens for prompt in prompts]
     plain = precise.generate(tokens, params)
-    smart = precise.generate(tokens, params, engine=precise.make_engine(make_policy("smart", llm.cost_model())))
+    smart = precise.generate(
+        tokens, params, engine=precise.make_engine(make_policy("smart", llm.knowledge.cost_model()))
+    )
     return sum(a.token_ids == b.token_ids for a, b in zip(plain, smart, strict=True))
 
 

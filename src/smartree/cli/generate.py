@@ -38,6 +38,8 @@ def generate(
     device: options.Device = "auto",
     profile: options.ProfileFile = None,
     max_model_len: options.MaxModelLen = None,
+    cache_tokens: options.CacheTokens = None,
+    prefix_reuse: options.PrefixReuse = True,
     max_tokens: options.MaxTokens = 128,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -72,7 +74,19 @@ def generate(
     )
     target = JsonFile(json)
     given = gather_prompts(prompt or [], prompts, limit)
-    llm = load_llm(EngineConfig(model, drafter, policy, dtype, device, batch, max_model_len, profile=profile))
+    setup = EngineConfig(
+        model,
+        drafter,
+        policy,
+        dtype,
+        device,
+        batch,
+        max_model_len,
+        profile=profile,
+        cache_tokens=cache_tokens,
+        prefix_reuse=prefix_reuse,
+    )
+    llm = load_llm(setup)
     outputs, seconds = decode(llm, given, params, raw)
     if not target.to_stdout:
         print_outputs(given, outputs)

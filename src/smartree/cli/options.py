@@ -42,6 +42,22 @@ MaxModelLen = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+CacheTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--cache-tokens",
+        help="Cache rows of all requests together, in tokens; room for --batch full windows if not given.",
+        rich_help_panel=_MODEL,
+    ),
+]
+PrefixReuse = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-reuse/--no-prefix-reuse",
+        help="Whether prompts that begin alike share what was read of it.",
+        rich_help_panel=_MODEL,
+    ),
+]
 ProfileFile = Annotated[
     Path | None,
     typer.Option(

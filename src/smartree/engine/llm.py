@@ -11,12 +11,12 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smartree.config import EngineConfig
-from smartree.cost.model import CostModel
 from smartree.cost.profile import Profile
 from smartree.drafters.base import Drafter
 from smartree.drafters.factory import make_drafter, model_drafter
-from smartree.engine.engine import CALIBRATION_LAG, Engine
-from smartree.engine.measure import Progress, measure, profile_key, profile_path
+from smartree.engine.engine import Engine
+from smartree.engine.knowledge import Knowledge
+from smartree.engine.measure import Progress
 from smartree.engine.output import RequestOutput
 from smartree.engine.request import Request
 from smartree.engine.streaming import OutputStream, StreamPiece
@@ -24,18 +24,12 @@ from smartree.errors import InputError
 from smartree.models.follower import load_target
 from smartree.models.load import prepare_model
 from smartree.policies.base import Policy
-from smartree.policies.calibration import Calibration
 from smartree.policies.factory import NEED_COST, POLICY_NAMES, make_policy
-from smartree.policies.smart import SmartPolicy
 from smartree.sampling_params import SamplingParams
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int]
 Done = Callable[[Request], None]
-# A profile times levels alone. In a step they come behind a pass that has emptied the caches, and each of them takes
-# time outside the drafter too; how much, steps will tell.
-_USUAL_SCALE = 1.3
-_MOST_BESIDE = 0.0005  # seconds a level
 
 
 class LLM:
@@ -114,11 +108,9 @@ class LLM:
         )
         self.window = min(max_model_len or self.target.window, self.target.window)
         self.drafter = self._drafter_of(drafter, tokenizer)
-        self.profile = stored
-        if stored is not None:
-            self._require_fit(stored)
-        elif isinstance(policy, str) and policy in NEED_COST:
-            self.profile = self.saved_profile() or self.measure(progress)
+        self.knowledge = Knowledge(self.target, self.drafter, max_batch, self.window, stored, self.config.profile)
+        if isinstance(policy, str) and policy in NEED_COST:
+            self.knowledge.ensure_profile(progress)
         self.engine = self.make_engine(policy)
 
     def _drafter_of(
@@ -132,16 +124,10 @@ class LLM:
             return model_drafter(loaded, self.target, self.config.max_batch, self.window)
         return drafter
 
-    def _require_fit(self, profile: Profile) -> None:
-        """Raises:
-        InputError: a profile is of another setup, or from a file that does not say of which.
-        """
-        if profile.key is not None:
-            profile.key.require(profile_key(self.target, self.drafter))
-        elif self.config.profile:
-            raise InputError(
-                f"The cost profile {self.config.profile} names no setup; measure this one with `smartree profile`."
-            )
+    @property
+    def profile(self) -> Profile | None:
+        """The measured costs of this setup, with what engines have learned on it; None if nothing was measured."""
+        return self.knowledge.profile
 
     def make_engine(
         self, policy: str | Policy, max_batch: int | None = None, *, prefix_reuse: bool | None = None
@@ -160,9 +146,9 @@ class LLM:
                 malformed.
         """
         if isinstance(policy, str):
-            if policy in NEED_COST and self.profile is None:
-                self.profile = self.saved_profile() or self.measure()
-            policy = self.make_policy(policy)
+            if policy in NEED_COST:
+                self.knowledge.ensure_profile()
+            policy = self.knowledge.make_policy(policy)
         return Engine(
             self.target,
             self.drafter.fresh() if self.drafter is not None and policy.speculates else None,
@@ -170,33 +156,11 @@ class LLM:
             max_batch=min(max_batch or self.config.max_batch, self.config.max_batch),
             window=self.window,
             prefill_tokens=self.config.prefill_tokens,
-            calibration=self._known_calibration(),
+            calibration=self.knowledge.calibration(),
             cache_tokens=self.config.cache_tokens,
             prefix_reuse=self.config.prefix_reuse if prefix_reuse is None else prefix_reuse,
             cuda_graphs=self.config.cuda_graphs,
         )
-
-    def make_policy(self, name: str) -> Policy:
-        """A policy by name that begins with what an earlier one of this name has learned on this setup, or else with
-        what is known of the drafter.
-
-        Raises:
-            InputError: it is unknown, needs a profile that was not measured, or what the profile says it has learned
-                is malformed.
-        """
-        policy = make_policy(name, self.cost_model())
-        learned = self.profile.learned.get(name) if self.profile is not None else None
-        known = self._known_acceptance()
-        if learned is None and known is not None and isinstance(policy, SmartPolicy):
-            policy.expect(Calibration.rates_of(known))
-        if learned is not None:
-            try:
-                policy.resume(learned)
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(
-                    f"What {name!r} has learned is malformed in the cost profile; delete it or profile again."
-                ) from error
-        return policy
 
     def learn_from(self, engine: Engine | None = None) -> bool:
         """Takes what an engine has learned into the profile, so that the engines made from now on begin with it.
@@ -210,16 +174,7 @@ class LLM:
         Returns:
             False if there is nothing to learn: no profile of this setup, or no drafter.
         """
-        engine = engine or self.engine
-        if self.profile is None or self.profile.key is None or engine.drafter is None:
-            return False
-        if not engine.drafter.calibrated:
-            self.profile = replace(self.profile, calibration=engine.calibration.to_json())
-        own = getattr(engine.policy, "cost", None)  # an own policy's corrections may be of another table
-        if engine.policy.name in NEED_COST and engine.stats.steps and own and own.table.points == self.profile.verify:
-            learned = {**self.profile.learned, engine.policy.name: engine.policy.learned()}
-            self.profile = replace(self.profile, learned=learned)
-        return True
+        return self.knowledge.learn_from(engine or self.engine)
 
     def save_learned(self, engine: Engine | None = None) -> bool:
         """Saves what an engine has learned (`learn_from`) with this setup's profile, for the next start.
@@ -234,44 +189,13 @@ class LLM:
             OSError: the profile cannot be written.
         """
         learned = self.learn_from(engine)
-        if learned and self.profile is not None and self.profile.key is not None:
-            self.profile.save(self.config.profile or profile_path(self.profile.key))
+        if learned:
+            self.knowledge.save()
         return learned
 
-    def _known_calibration(self) -> Calibration:
-        """What engines on this setup have learned of the drafter, else what came with it, else nothing."""
-        calibration, known = Calibration(lag=CALIBRATION_LAG), self._known_acceptance()
-        if known is not None:
-            calibration.load_json(known)
-        return calibration
-
-    def _known_acceptance(self) -> Mapping[str, Any] | None:
-        """The same as it was saved."""
-        saved = self.profile.calibration if self.profile is not None else None
-        return saved if saved is not None or self.drafter is None else self.drafter.experience
-
-    def cost_model(self) -> CostModel | None:
-        """The measured costs, with what steps are expected to add to them; None if nothing was measured."""
-        if self.profile is None:
-            return None
-        model = self.profile.cost_model()
-        if self.profile.draft.levels:
-            thinnest = min(point.seconds for point in self.profile.draft.levels)
-            model.drafting.expect(_USUAL_SCALE, min(thinnest / 2, _MOST_BESIDE))
-        return model
-
-    def saved_profile(self) -> Profile | None:
-        """The profile of this setup in the user's cache folder, if there is one."""
-        path = profile_path(profile_key(self.target, self.drafter))
-        profile = Profile.load(path) if path.is_file() else None
-        covers = profile is not None and max(p.batch for p in profile.verify) >= self.config.max_batch
-        return profile if covers else None
-
     def measure(self, progress: Progress | None = None) -> Profile:
-        """Measures this setup and saves the profile in the user's cache folder."""
-        profile = measure(self.target, self.drafter, self.config.max_batch, self.window, progress)
-        profile.save(profile_path(profile_key(self.target, self.drafter)))
-        return profile
+        """Measures this setup and saves the profile in the user's cache folder; engines go on with the one they have."""
+        return self.knowledge.measure(progress)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; an empty text becomes the model's start token.
