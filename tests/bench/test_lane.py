@@ -122,5 +122,5 @@ def test_later_lanes_begin_with_what_earlier_ones_have_learned() -> None:
     load, lanes = Load(PROMPTS, 12, 0.0, 40), [make_lane(llm, policy, 2) for policy in ("none", "smart")]
     assert llm.knowledge.make_policy("smart").learned()["price"] == {"plain": [], "found": []}
     measure_cell(llm, lanes, load, lambda name, share: None)
-    assert list(llm.profile.learned) == ["smart"]
+    assert list(llm.knowledge.profile.learned) == ["smart"]
     assert [row["batch"] for row in make_lane(llm, "smart", 2).policy.learned()["price"]["plain"]] == [2]

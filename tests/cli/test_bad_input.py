@@ -26,6 +26,7 @@ Refused = Callable[..., str]
         (["--seed", "-1"], "seed is -1"),
         (["--batch", "0"], "batch is 0"),
         (["--max-model-len", "1"], "max_model_len is 1"),
+        (["--cache-tokens", "4"], "cache_tokens is 4; it must be at least 16"),
         (["--policy", "smrt"], "Policy 'smrt' is unknown; choose one of none, smart"),
         (["--dtype", "int8"], "dtype 'int8' is unknown"),
         (["--device", "tpu9"], "Device 'tpu9'"),

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from smartree.cli.loading import load_llm
+from smartree.config import EngineConfig
+from smartree.engine.llm import LLM
 from tests.cli.conftest import Smartree, read_json
 
 pytestmark = pytest.mark.usefixtures("profile_file")
@@ -45,6 +48,32 @@ def test_json_and_output(smartree: Smartree, model: str, tmp_path: Path) -> None
 def test_json_to_stdout_and_nothing_else(smartree: Smartree, model: str) -> None:
     result = smartree("generate", "Hello", "--model", model, "--max-tokens", "4", "--json", "-")
     assert len(json.loads(result.stdout)["rows"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "cache_tokens", "prefix_reuse"),
+    [([], None, True), (["--cache-tokens", "64", "--no-prefix-reuse"], 64, False)],
+)
+def test_the_cache_can_be_bounded(
+    smartree: Smartree,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    cache_tokens: int | None,
+    prefix_reuse: bool,
+) -> None:
+    seen: list[LLM] = []
+
+    def load(settings: EngineConfig) -> LLM:
+        seen.append(load_llm(settings))
+        return seen[-1]
+
+    monkeypatch.setattr("smartree.cli.generate.load_llm", load)
+    result = smartree("generate", "Hello", "--model", model, "--max-tokens", "4", *flags)
+    assert result.code == 0
+    (llm,) = seen
+    assert llm.config.prefix_reuse == prefix_reuse
+    assert (llm.engine.budget.rows == 64) == (cache_tokens == 64)
 
 
 def test_policies_agree_and_seeds_repeat(smartree: Smartree, model: str) -> None:

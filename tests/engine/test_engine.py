@@ -18,6 +18,7 @@ from smartree.drafters.joint import JointDrafter
 from smartree.drafters.model import ModelDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.engine.engine import Engine
+from smartree.engine.prompt_share import PromptShare
 from smartree.engine.request import Request
 from smartree.errors import InputError
 from smartree.models.load import LoadedModel, prepare_model
@@ -454,6 +455,27 @@ def test_a_request_may_be_aborted_wherever_it_is(llama: LoadedModel) -> None:
     assert engine.unfinished == 1
     assert engine.runner.seating.rows_in_use() == 0
     assert finish(engine, [kept]) == plain(llama, [prompts[3]], params)
+
+
+def test_prompts_share_a_step_by_how_many_join_and_how_many_decode(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    tokens = PromptShare.tokens
+
+    def noted(self: PromptShare, decoding: Sequence[Request], joining: int = 1) -> int:
+        asked.append((len(decoding), joining))
+        return tokens(self, decoding, joining)
+
+    monkeypatch.setattr(PromptShare, "tokens", noted)
+    engine = Engine(llama, None, NonePolicy(), max_batch=4, prefill_tokens=6)
+    for prompt in random_prompts([5, 9, 20, 20], seed=1):
+        engine.add(prompt, SamplingParams(max_tokens=30))
+    for _ in range(4):
+        engine.step()
+    assert asked[0] == (0, 4)
+    assert all(sum(one) == 4 for one in asked)
+    assert any(decoding for decoding, _ in asked)
 
 
 def test_prompts_longer_than_the_budget_do_not_hold_up_the_others(llama: LoadedModel) -> None:

@@ -426,7 +426,7 @@ def test_every_engine_gets_a_drafter_that_has_seen_nothing() -> None:
 def test_what_was_learned_of_the_drafter_is_there_at_the_next_start(own_cache: Path) -> None:
     settings: dict[str, object] = {"policy": "eagle2", "max_batch": 8}
     first = make_llm(drafter=tiny_model("llama", seed=3), profile=None, **settings)
-    first.profile = Profile(profile_key(first.target, first.drafter), flat_profile(levels=True).verify)
+    first.knowledge.profile = Profile(profile_key(first.target, first.drafter), flat_profile(levels=True).verify)
     untouched = first.engine.calibration.to_json()
     first.generate([[5, 6, 7]], SamplingParams(max_tokens=12))
     assert first.save_learned()
@@ -445,7 +445,7 @@ def test_without_a_profile_of_this_very_setup_nothing_is_saved(llm: LLM, own_cac
 def test_what_a_policy_has_learned_is_there_at_the_next_start(own_cache: Path) -> None:
     settings: dict[str, Any] = {"policy": "smart", "max_batch": 8}
     first = make_llm(drafter=tiny_model("llama", seed=3), profile=flat_profile(levels=True), **settings)
-    first.profile = replace(flat_profile(levels=True), key=profile_key(first.target, first.drafter))
+    first.knowledge.profile = replace(flat_profile(levels=True), key=profile_key(first.target, first.drafter))
     assert first.make_engine("smart").policy.learned()["price"] == {"plain": [], "found": []}
     first.generate([[5, 6, 7]] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
     learned = first.engine.policy.learned()
@@ -464,7 +464,7 @@ def test_an_own_policy_on_another_table_teaches_nothing() -> None:
     own = llm.make_engine(SmartPolicy(steep_profile(levels=True).cost_model()))
     llm.generate([[5, 6, 7]], SamplingParams(max_tokens=12, ignore_eos=True), engine=own)
     assert llm.learn_from(own)  # of the drafter
-    assert llm.profile.learned == {}
+    assert llm.knowledge.profile.learned == {}
 
 
 def test_learned_things_that_are_malformed_are_refused_with_the_way_out() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from smartree import LLM, SamplingParams
@@ -24,6 +25,7 @@ from smartree.drafters.joint import JointDrafter
 from smartree.drafters.ngram import NgramDrafter
 from smartree.models.packed_pass import causal_group
 from smartree.models.runner import ModelRunner
+from smartree.policies import Eagle2Policy
 from tests.drafters.eagle3.heads import random_table, random_weights, tiny_spec
 from tests.models.native.small import NATIVE_KINDS, NATIVE_SIZES, native_model, needs_kernels, threads
 from tests.tiny import VOCAB, ScriptedDrafter, Truth, flat_profile, random_prompts
@@ -51,6 +53,24 @@ def plain(kind: str, params: str) -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple(llm.generate(prompt, one)[0].token_ids) for prompt, one in zip(PROMPTS, PARAMS[params], strict=True)
     )
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+def test_logits_are_written_down_where_somebody_samples(
+    params: list[SamplingParams], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = LLM(native_model(NATIVE_KINDS[0]), drafter="ngram", policy=Eagle2Policy(), max_batch=4)
+    written: set[int] = set()
+    run = ModelRunner.forward
+
+    def noted(self: ModelRunner, *args: Any, **settings: Any) -> torch.Tensor:
+        logits = run(self, *args, **settings)
+        written.add(min(len(logits), 1))
+        return logits
+
+    monkeypatch.setattr(ModelRunner, "forward", noted)
+    llm.generate(PROMPTS, params)
+    assert written == {0} if params is GREEDY else 1 in written
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from smartree import LLM, SamplingParams
 from smartree.cost.profile import Profile
 from smartree.drafters.factory import model_drafter
 from smartree.drafters.ngram import NgramDrafter
-from smartree.engine import llm as llm_module
+from smartree.engine import knowledge
 from smartree.engine import measure as measure_module
 from smartree.engine.measure import (
     _time_rounds,
@@ -228,7 +228,7 @@ def test_a_setup_is_measured_once_and_found_again(own_cache: Path, monkeypatch: 
         points = flat_profile().verify
         return Profile(profile_key(target, None), tuple(point for point in points if point.batch <= max_batch))
 
-    monkeypatch.setattr(llm_module, "measure", quickly)
+    monkeypatch.setattr(knowledge, "measure", quickly)
 
     def make(**settings: object) -> LLM:
         return LLM(tiny_model("llama"), **({"max_batch": 2} | settings))  # type: ignore[arg-type]
@@ -257,7 +257,7 @@ def test_an_engine_that_needs_costs_measures_them_when_it_is_made(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        llm_module, "measure", lambda target, *rest: Profile(profile_key(target, None), flat_profile().verify)
+        knowledge, "measure", lambda target, *rest: Profile(profile_key(target, None), flat_profile().verify)
     )
     llm = LLM(tiny_model("llama"), policy="none", max_batch=2)
     assert llm.profile is None

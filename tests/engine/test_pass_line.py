@@ -38,6 +38,27 @@ def test_more_rows_never_take_less_time_and_no_pass_less_than_none() -> None:
     assert np.all(steep >= 0)
 
 
+def test_what_a_row_takes_is_remembered_while_all_passes_are_of_one_size() -> None:
+    line = seen([(512, 0.5 + 0.01 * 512), *[(4, 0.54), (3, 0.53)] * 1000])
+    curve = line.curve(600)
+    assert curve is not None
+    np.testing.assert_allclose(curve, 0.5 + 0.01 * np.arange(601), rtol=1e-6)
+    for _ in range(300):
+        line.observe(4, 0.34)  # the machine is faster now
+    later = line.curve(600)
+    assert later is not None
+    np.testing.assert_allclose(later, 0.3 + 0.01 * np.arange(601), rtol=0.01)
+
+
+def test_a_moment_in_which_the_machine_stood_still_changes_little() -> None:
+    line = seen([(rows, 0.5 + 0.01 * rows) for rows in (512, 4, 4, 4, 100, 4, 4)])
+    line.observe(4, 100.0)
+    curve = line.curve(600)
+    assert curve is not None
+    assert np.all(curve < 1.5 * (0.5 + 0.01 * np.arange(601)))
+    assert np.all(curve > 0.5 * (0.5 + 0.01 * np.arange(601)))
+
+
 def test_what_was_long_ago_fades() -> None:
     line = seen([(rows, 5.0 + 0.1 * rows) for rows in (4, 60) * 100])
     for _ in range(200):

@@ -44,8 +44,8 @@ def test_without_costs_pieces_are_as_large_as_they_may_be_until_passes_have_told
             share.observe(4, 0, rows - 4, 50, 0.5 + 0.02 * rows + 0.1, 0.5 + 0.02 * rows)
     tokens = share.tokens(requests(4))
     alone = 0.5 + 0.02 * 4 + 0.1
-    assert 0.5 + 0.02 * (4 + tokens) + 0.1 <= 2.03 * alone
-    assert 0.5 + 0.02 * (4 + tokens + 1) + 0.1 > 1.97 * alone
+    assert 0.5 + 0.02 * (4 + tokens) + 0.1 <= 1.83 * alone
+    assert 0.5 + 0.02 * (4 + tokens + 1) + 0.1 > 1.77 * alone
 
 
 @pytest.mark.parametrize("measured", [True, False])
@@ -56,11 +56,24 @@ def test_a_step_may_take_longer_where_more_wait_for_their_first_token(measured: 
         for tokens in (0, 30):
             seconds = float(model.table.seconds(4, 4 + tokens, 50))
             share.observe(4, 0, tokens, 50, seconds, seconds)
-    few, many, most = (share.tokens(requests(4), joining) for joining in (4, 6, 12))
+    few, many, most = (share.tokens(requests(4), joining) for joining in (3, 6, 12))
     assert few == share.tokens(requests(4), 1) < many < most < MOST
     alone = float(model.table.seconds(4, 4, 50))
-    assert float(model.table.seconds(4, 4 + many, 50)) <= 2.7 * alone
-    assert float(model.table.seconds(4, 4 + most, 50)) <= 4.2 * alone
+    assert 2.4 * alone < float(model.table.seconds(4, 4 + many, 50)) <= 2.7 * alone
+    assert 3.8 * alone < float(model.table.seconds(4, 4 + most, 50)) <= 4.5 * alone
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_the_first_prompt_after_a_long_time_keeps_its_share_too(measured: bool) -> None:
+    """Drafting is part of a step without prompts: what is beside its pass is no room for prompts."""
+    model = costs(0.02)
+    share = PromptShare(model if measured else None, MOST)
+    for tokens in (150, *[0] * 800):
+        seconds = float(model.table.seconds(4, 4 + tokens, 50))
+        share.observe(4 if tokens == 0 else 0, 0, tokens, 50, seconds + 0.6, seconds)
+    tokens = share.tokens(requests(4))
+    alone = float(model.table.seconds(4, 4, 50)) + 0.6
+    assert 1.6 * alone < float(model.table.seconds(4, 4 + tokens, 50)) + 0.6 <= 1.85 * alone
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -69,9 +82,10 @@ def test_a_step_stays_within_its_share_of_a_plain_one(batch: int, per_row: float
     model = costs(per_row)
     tokens = PromptShare(model, MOST).tokens(requests(batch))
     plain = model.autoregressive(batch, 50)
+    longest = 1 + max(0.8, 1 / batch)  # one joins
     assert 16 < tokens < MOST
-    assert float(model.verify(batch, batch + tokens, 50)) <= 2.0 * plain
-    assert float(model.verify(batch, batch + tokens + 1, 50)) > 2.0 * plain
+    assert float(model.verify(batch, batch + tokens, 50)) <= longest * plain
+    assert float(model.verify(batch, batch + tokens + 1, 50)) > longest * plain
 
 
 def test_who_waits_for_the_end_alone_has_prompts_read_at_once() -> None:
@@ -122,16 +136,19 @@ def test_a_step_stays_within_its_share_of_one_without_prompts(
     tokens = share.tokens(requests(4))
     alone = pass_seconds(0) + beside
     assert 16 < tokens < MOST
-    assert pass_seconds(tokens) + beside <= 2.001 * alone
-    assert pass_seconds(tokens + 1) + beside > 1.999 * alone
+    assert pass_seconds(tokens) + beside <= 1.801 * alone
+    assert pass_seconds(tokens + 1) + beside > 1.799 * alone
 
 
-def test_a_moment_in_which_the_machine_stood_still_changes_little() -> None:
-    share = PromptShare(costs(0.02), MOST)
+@pytest.mark.parametrize(("measured", "little"), [(True, 1.3), (False, 1.6)])
+def test_a_moment_in_which_the_machine_stood_still_changes_little(measured: bool, little: float) -> None:
+    share = PromptShare(costs(0.02) if measured else None, MOST)
+    for tokens in (0, 30) * 100:
+        share.observe(4, 0, tokens, 50, 1.0 + 0.02 * tokens, 1.0 + 0.02 * tokens)
     before = share.tokens(requests(4))
     for tokens in (0, 30):
         share.observe(4, 0, tokens, 50, 100.0, 100.0)
-        assert 0.8 * before < share.tokens(requests(4)) < 1.3 * before
+        assert 0.8 * before < share.tokens(requests(4)) < little * before
 
 
 def test_steps_in_which_nobody_decodes_teach_nothing() -> None:

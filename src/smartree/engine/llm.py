@@ -194,7 +194,7 @@ class LLM:
         return learned
 
     def measure(self, progress: Progress | None = None) -> Profile:
-        """Measures this setup and saves the profile in the user's cache folder; engines go on with the one they have."""
+        """Measures this setup and saves the profile in the user's cache folder."""
         return self.knowledge.measure(progress)
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -27,7 +27,8 @@ from smartree.sampling_params import SamplingParams
 from smartree.verify.sampler import Draw, Sampler
 
 Progress = Callable[[int, int], None]
-NATIVE_NAME = "smartree native"
+NATIVE_NAME = "smartree native 2"
+"""With the number of the kernels: profiles of slower ones are of no use."""
 _ROWS_PER_REQUEST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _MOST_ROWS = 96
 _BESIDE_A_PROMPT = 192  # rows of the largest pass of large batches: trees ride on prompts too

@@ -11,7 +11,7 @@ from smartree.engine.pass_line import PassLine
 from smartree.engine.request import Request
 from smartree.tree.forest import Floats
 
-_LONGER = 1.0  # that a step takes for its prompt tokens, in steps without of the same requests
+_LONGER = 0.8  # that a step takes for its prompt tokens, in steps without of the same requests
 _FEWEST = 16  # tokens that a step reads all the same, so that prompts come to their end
 _RATE = 0.1  # of the newest step in the running means
 _LONG_AGO = 200  # steps with prompts after the last one without, when they alone say what one without takes
@@ -45,7 +45,7 @@ class PromptShare:
         """
         self._table, self._line, self._most = None if cost is None else cost.table, PassLine(), most
         self._usual = self._reading = 1.0  # the clock over the profile: steps without prompts, passes with them
-        self._beside = 0.0  # seconds that steps with prompts take outside their passes
+        self._beside = 0.0  # seconds that steps take outside their passes
         self._steps_since = _LONG_AGO  # with prompts, since the last one without
         self._nodes = 0.0  # of a request
         self.limited = True
@@ -94,12 +94,12 @@ class PromptShare:
             return
         if tokens > 0:
             self._reading = _follow(self._reading, target_seconds / float(passes[-1]))
-            self._beside += _RATE * (min(seconds - target_seconds, _OUTLIER * float(passes[batch])) - self._beside)
         self._steps_since = self._steps_since + 1 if tokens else 0
         # A step with prompts says less of one without: as much as it has been long since there was one.
         rate = _RATE * min(self._steps_since / _LONG_AGO, 1.0) if tokens else _RATE
         without = seconds - self._reading * float(passes[-1] - passes[rows])
         self._usual = _follow(self._usual, without / float(passes[batch]), rate)
+        self._beside += _RATE * (min(seconds - target_seconds, _OUTLIER * float(passes[batch])) - self._beside)
         self._nodes += _RATE * (nodes / batch - self._nodes)
 
 

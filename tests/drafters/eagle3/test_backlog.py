@@ -43,12 +43,13 @@ def numbers_of(features: torch.Tensor) -> list[int]:
 def test_what_is_taken_is_what_a_list_for_each_request_would_give(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("smartree.drafters.eagle3.backlog._PART", data.draw(st.sampled_from([16, 80, 2**21])))
+        patch.setattr("smartree.drafters.eagle3.backlog._PIECE", data.draw(st.sampled_from([32, 2**21])))
         patch.setattr("smartree.drafters.eagle3.backlog._LARGE", data.draw(st.sampled_from([3, 1000])))
         run_at_random(data)
 
 
 def run_at_random(data: st.DataObject) -> None:
-    backlog, lists = Backlog(Halving()), dict[int, list[int]]()
+    backlog, lists = Backlog(Halving(), data.draw(st.sampled_from([64, 400, 2**24]))), dict[int, list[int]]()
     coming, number = 0, 0
     for _ in range(data.draw(st.integers(1, 25))):
         action = data.draw(st.sampled_from(["add", "add", "add", "take", "forget", "copy"]))

@@ -170,6 +170,7 @@ def test_long_backlogs_are_read_in_pieces(piece: int, layers: int, monkeypatch: 
 
     monkeypatch.setattr(HeadRunner, "forward", counted)
     monkeypatch.setattr("smartree.drafters.eagle3.drafter._MOST_ROWS", 4 * piece)
+    monkeypatch.setattr("smartree.drafters.eagle3.drafter._LEAST_AHEAD", 1)
     together = grow_all(drafter, texts, levels=3, width=2)
     monkeypatch.setattr(HeadRunner, "forward", forward)
     for text, alone in zip(texts, expected, strict=True):

@@ -18,6 +18,7 @@ from smartree.drafters.eagle3.native import native_fits
 from smartree.drafters.eagle3.runner import HeadRunner, LoadedHead
 from smartree.models.load import LoadedModel, prepare_model
 from smartree.models.native import int8
+from smartree.models.native.decoder import NativeOutput, NativeRunner
 from smartree.models.native.int8 import Int8Linear
 from smartree.models.native.library import library
 from smartree.models.native.matrix import NativeLinear
@@ -118,6 +119,19 @@ def levels(head: LoadedHead) -> list[torch.Tensor]:
     above = states[torch.from_numpy(draw.integers(0, 20, 12))]
     states, normed = runner.forward([tree_group([0], [20], packed)], packed.tokens, above)
     return [*outputs, states, runner.logits(normed)]
+
+
+def test_reading_ahead_asks_for_no_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[NativeOutput] = []
+    head, run = in_bfloat16("plain"), NativeRunner.run
+
+    def noted(self: NativeRunner, *args: Any, **settings: Any) -> NativeOutput:
+        outputs.append(run(self, *args, **settings))
+        return outputs[-1]
+
+    monkeypatch.setattr(NativeRunner, "run", noted)
+    levels(head)
+    assert [(output.logits, output.best) for output in outputs] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -165,8 +165,13 @@ class Backlog:
         all_of_them = most is None or most >= max(counts)
         if all_of_them and len(self._parts) == 1 and np.array_equal(self._parts[0].owners, np.repeat(wanted, counts)):
             return self._take_all()
-        taken, kept = self._sort_out(wanted, most)
-        self._parts = kept
+        left = np.full(len(wanted), len(self) if most is None else most)
+        taken, chosen = self._first_of(wanted, left)
+        self._parts = [
+            part.without(rows) if len(rows) else part
+            for part, rows in zip(self._parts, chosen, strict=True)
+            if len(rows) < len(part.owners)
+        ]
         for request_id, count in zip(request_ids, counts, strict=True):
             if most is None or count <= most:
                 self._drop(request_id)
@@ -181,31 +186,28 @@ class Backlog:
         self._numbers.clear()
         return taken
 
-    def _sort_out(self, wanted: Ints, most: int | None) -> tuple[torch.Tensor, list[Part]]:
-        """The first `most` rows of each of these numbers, one number after the other, and what is left of the parts."""
-        found, places, kept = list[torch.Tensor](), list[Ints](), list[Part]()
-        left = np.full(len(wanted), len(self) if most is None else most)
+    def _first_of(self, wanted: Ints, left: Ints) -> tuple[torch.Tensor, list[Ints]]:
+        """The first `left[i]` rows of number `wanted[i]`, one number after the other, and which rows of each part."""
+        assert self._parts, "features of nobody"
+        found, places, chosen = list[torch.Tensor](), list[Ints](), list[Ints]()
         for part in self._parts:
             rows, whose = part.first_of(wanted, left)
-            left -= np.bincount(whose, minlength=len(wanted))
+            left = left - np.bincount(whose, minlength=len(wanted))
             found.append(chosen_rows(part.features, rows))
             places.append(whose)
-            if len(rows) == 0:
-                kept.append(part)
-            elif len(rows) < len(part.owners):
-                kept.append(part.without(rows))
+            chosen.append(rows)
         if len(found) == 1:
-            return found[0], kept
+            return found[0], chosen
         order = np.argsort(np.concatenate(places), kind="stable")
-        return chosen_rows(torch.cat(found), order), kept
+        return chosen_rows(torch.cat(found), order), chosen
 
     def copy(self, donor_id: int, request_id: int, count: int) -> None:
         """Gives a request without rows the first `count` of another one's."""
         self._reduce_all()
         assert request_id not in self._rows
         donor, number = self._numbers_of([donor_id, request_id]).tolist()
-        features, _ = self._sort_out(np.array([donor]), count)
-        self._parts.append(Part(features, np.full(len(features), number)))
+        features, _ = self._first_of(np.array([donor]), np.array([count]))
+        self._append(Part(features, np.full(len(features), number)))
         self._rows[request_id] = len(features)
 
     def forget(self, request_id: int) -> None:

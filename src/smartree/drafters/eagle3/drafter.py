@@ -19,6 +19,7 @@ from smartree.models.rehearsal import level_group
 from smartree.tree.forest import Candidates, Forest, Ints
 
 _MOST_ROWS = 256  # of a pass that reads what was committed
+_LEAST_AHEAD = 64  # of one request that are worth a pass of their own
 
 
 class Eagle3Drafter(BaseDrafter):
@@ -133,16 +134,16 @@ class Eagle3Drafter(BaseDrafter):
         return Pending(root, start, tokens if most is None else tokens[:most])
 
     def _read_early(self, roots: Ints) -> None:
-        """Reads the beginnings of the longest backlogs until what is left fits into a pass.
+        """Reads the beginnings of the longest backlogs until what is left fits into a pass, or is short for everybody.
 
         A pass over everything would take memory for everything.
         """
         rows = {root: self._backlog.rows(self._requests[root].id) for root in roots.tolist()}
         over = sum(rows.values()) - _MOST_ROWS
         for root in sorted(rows, key=lambda root: rows[root], reverse=True):
-            early = min(rows[root] - 1, over)  # its last token is read with everybody's
-            if early <= 0:
+            if over <= 0 or rows[root] <= _LEAST_AHEAD:
                 break
+            early = min(rows[root] - 1, max(over, _LEAST_AHEAD))  # its last token is read with everybody's
             self._read_ahead(self._pending(root, early))
             over -= early
 

@@ -167,7 +167,7 @@ class HeadRunner:
         self.cache.ensure_rows(max(group.reach for group in groups), self.window)
         if self._native is not None:
             inputs, looked_up = Gathered(features.contiguous()), self.loaded.embeddings_of(tokens)
-            output = self._native.run(groups, inputs, None, embeddings=looked_up, states=True, logits=False)
+            output = self._native.run(groups, inputs, None, embeddings=looked_up, states=True, logits=False, best=False)
             assert output.states is not None
             return output.normed if self.loaded.spec.norm_output else output.states, output.normed
         assert self._rotary is not None

@@ -83,6 +83,7 @@ namespace {
 constexpr int kColumns = 32;   // outputs of a weight block
 constexpr int kTileRows = 12;  // rows whose sums fit into registers beside two weight vectors
 constexpr int kFetched = 64;    // times 128 bytes of weights that are fetched ahead of their use
+constexpr int kLongBlock = 3072;  // times 128 bytes of a block of which two are too many for a core's cache
 constexpr int kQueries = 24;   // queries of an attention item
 constexpr int kEight = 8;
 constexpr int kAhead = 16;      // rows of values that are fetched ahead of their use
@@ -139,24 +140,38 @@ struct Ahead {
   const char* then;
 };
 
+// Into which cache weights are fetched: the nearest one, past all of them for what is used once, or the core's own large one.
+enum Cached { kNear, kOnce, kCore };
+
+template <Cached where>
+inline void prefetch(const char* from) {
+  if (where == kNear) _mm_prefetch(from, _MM_HINT_T0);
+  if (where == kOnce) _mm_prefetch(from, _MM_HINT_NTA);
+  if (where == kCore) _mm_prefetch(from, _MM_HINT_T1);
+}
+
 // Calls `use` with the tiles of some rows: the first row, how many, and what the tile fetches from memory meanwhile.
 //
 // One tile waits for the weights of its block, and fetches them a little ahead of their use. Where there are several, all
-// but the first find the block in the cache and would leave memory idle; so the first two fetch the next block, a half each.
+// but the first find the block in the cache and would leave memory idle; so the first two fetch the next block, a half each,
+// if two blocks fit into a core's cache.
 template <class Use>
 inline void in_tiles(const char* weight, int steps, int rows, const char* next, Use use) {
   const int tiles = (rows + kTileRows - 1) / kTileRows, soon = std::min(kFetched, steps);
-  if (tiles == 1) return use(0, rows, 2, Ahead{weight + 128 * soon, steps - soon, next});
+  const Ahead own{weight + 128 * soon, steps - soon, next};
   for (int t = 0, row = 0; t < tiles; t++) {
     const int end = int(int64_t(rows) * (t + 1) / tiles);
-    use(row, end - row, t < 2 ? 1 : 0, Ahead{next + t * int64_t(64) * steps, steps, next});
+    if (tiles == 1 || steps > kLongBlock)
+      use(row, end - row, 2, own);
+    else
+      use(row, end - row, t < 2 ? 1 : 0, Ahead{next + t * int64_t(64) * steps, steps, next});
     row = end;
   }
 }
 
 #include "kernels_int8.h"
 
-template <int R, int lines, _mm_hint hint>
+template <int R, int lines, Cached where>
 inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, const Ahead& ahead, float* out) {
   __m512 sum[R][2];
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
@@ -165,7 +180,7 @@ inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, 
   for (int end : {2 * ahead.turn, inputs}) {
     for (; k < end; k += 2, weight += 2 * kColumns) {
       const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + kColumns);
-      for (int line = 0; line < lines; line++) _mm_prefetch(fetched + 64 * line, hint);
+      for (int line = 0; line < lines; line++) prefetch<where>(fetched + 64 * line);
       fetched += 64 * lines;
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++) {
@@ -182,10 +197,10 @@ inline void tile(const bf16* x, int64_t stride, const bf16* weight, int inputs, 
   }
 }
 
-template <int lines, _mm_hint hint>
+template <int lines, Cached where>
 void tile_of(int count, const bf16* x, int inputs, const bf16* weight, const Ahead& ahead, float* out) {
   switch (count) {
-#define TILE(n) case n: tile<n, lines, hint>(x, inputs, weight, inputs, ahead, out); break;
+#define TILE(n) case n: tile<n, lines, where>(x, inputs, weight, inputs, ahead, out); break;
     TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #undef TILE
   }
@@ -193,18 +208,19 @@ void tile_of(int count, const bf16* x, int inputs, const bf16* weight, const Ahe
 
 void block_tiles(const Matrix& matrix, const bf16* weight, const bf16* x, int rows, const char* next, float* out) {
   const int inputs = matrix.inputs;
-  in_tiles(reinterpret_cast<const char*>(weight), inputs / 2, rows, next, [&](int first, int count, int lines, const Ahead& ahead) {
+  const auto use = [&](int first, int count, int lines, const Ahead& ahead) {
     const bf16* from = x + int64_t(first) * inputs;
     float* to = out + int64_t(first) * kColumns;
     if (lines == 0)
-      tile_of<0, _MM_HINT_T1>(count, from, inputs, weight, ahead, to);
+      tile_of<0, kCore>(count, from, inputs, weight, ahead, to);
     else if (lines == 1)
-      tile_of<1, _MM_HINT_T1>(count, from, inputs, weight, ahead, to);
-    else if (matrix.streamed)
-      tile_of<2, _MM_HINT_NTA>(count, from, inputs, weight, ahead, to);
+      tile_of<1, kCore>(count, from, inputs, weight, ahead, to);
+    else if (matrix.streamed && rows <= kTileRows)  // more rows read a block again
+      tile_of<2, kOnce>(count, from, inputs, weight, ahead, to);
     else
-      tile_of<2, _MM_HINT_T0>(count, from, inputs, weight, ahead, to);
-  });
+      tile_of<2, kNear>(count, from, inputs, weight, ahead, to);
+  };
+  in_tiles(reinterpret_cast<const char*>(weight), inputs / 2, rows, next, use);
 }
 
 inline const void* block_of(const Matrix& matrix, int block) {

@@ -70,7 +70,7 @@ inline void byte_tile(const Input& x, const int8_t* weight, const int32_t* offse
 #pragma GCC unroll 4
       for (int s = 0; s < kSums; s++, weight += 4 * kColumns) {
         const __m512i left = _mm512_loadu_si512(weight), right = _mm512_loadu_si512(weight + 64);
-        for (int line = 0; line < lines; line++) _mm_prefetch(fetched + 64 * line, lines == 2 ? _MM_HINT_T0 : _MM_HINT_T1);
+        for (int line = 0; line < lines; line++) prefetch<lines == 2 ? kNear : kCore>(fetched + 64 * line);
         fetched += 64 * lines;
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
@@ -110,7 +110,7 @@ void byte_product(const Matrix& matrix, int block, const Input& x, int rows, con
   const int8_t* weight = static_cast<const int8_t*>(matrix.weight) + int64_t(block) * kColumns * matrix.inputs;
   const int32_t* offset = matrix.offset + block * kColumns;
   const float* scale = matrix.scale + block * kColumns;
-  in_tiles(reinterpret_cast<const char*>(weight), matrix.inputs / 4, rows, next, [&](int first, int count, int lines, const Ahead& ahead) {
+  const auto use = [&](int first, int count, int lines, const Ahead& ahead) {
     const Input from = x.from(first);
     float* to = out + int64_t(first) * kColumns;
     if (lines == 0)
@@ -119,7 +119,8 @@ void byte_product(const Matrix& matrix, int block, const Input& x, int rows, con
       byte_tile_of<1>(count, from, weight, offset, scale, ahead, to);
     else
       byte_tile_of<2>(count, from, weight, offset, scale, ahead, to);
-  });
+  };
+  in_tiles(reinterpret_cast<const char*>(weight), matrix.inputs / 4, rows, next, use);
 }
 
 #else  // no matrix of bytes is made where `smartree_takes_int8` says no
