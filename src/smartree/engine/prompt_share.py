@@ -15,7 +15,7 @@ _LONGER = 0.8  # that a step takes for its prompt tokens, in steps without of th
 _FEWEST = 16  # tokens that a step reads all the same, so that prompts come to their end
 _RATE = 0.1  # of the newest step in the running means
 _LONG_AGO = 200  # steps with prompts after the last one without, when they alone say what one without takes
-_OUTLIER = 2.0  # times the running mean, or a part of it, that one step may count as
+_OUTLIER = 1.3  # times the running mean, or a part of it, that one step may count as
 
 
 class PromptShare:

@@ -84,6 +84,7 @@ constexpr int kColumns = 32;   // outputs of a weight block
 constexpr int kTileRows = 12;  // rows whose sums fit into registers beside two weight vectors
 constexpr int kFetched = 64;    // times 128 bytes of weights that are fetched ahead of their use
 constexpr int kLongBlock = 3072;  // times 128 bytes of a block of which two are too many for a core's cache
+constexpr int kTogether = 32;   // rows whose keys one thread stores
 constexpr int kQueries = 24;   // queries of an attention item
 constexpr int kEight = 8;
 constexpr int kAhead = 16;      // rows of values that are fetched ahead of their use
@@ -720,32 +721,37 @@ struct Pass {
     });
   }
 
-  // Rotates queries and keys, and stores keys and values in the cache.
+  // Rotates queries and keys, and stores keys and values in the cache. Keys of neighbouring rows lie side by side in one
+  // line of the processor's cache: one thread writes them, as two would take the line from each other with every row.
   void seat(const Layer& layer, int index, int thread) const {
-    const int dim = model.head_dim, units = model.heads + 2 * model.kv_heads;
-    for (int64_t unit = thread; unit < int64_t(rows.count) * units; unit += threads) {
-      const int row = int(unit / units), head = int(unit % units);
-      const int64_t turn = int64_t(rows.position[row]) * dim;
-      const float *cosines = model.cosines + turn, *sines = model.sines + turn;
-      if (head < model.heads) {
-        float* query = q + (int64_t(row) * model.heads + head) * dim;
-        rotate(query, layer.norm_q, layer.eps, cosines, sines, dim);
-        narrow_row(query, dim, queries + (int64_t(row) * model.heads + head) * dim);
-        continue;
-      }
-      const int own = (head - model.heads) % model.kv_heads;
-      const int64_t slot = (int64_t(rows.slot[row]) * model.kv_heads + own) * dim * cache.rows;
-      if (head < model.heads + model.kv_heads) {
-        float* key = k + (int64_t(row) * model.kv_heads + own) * dim;
-        rotate(key, layer.norm_k, layer.eps, cosines, sines, dim);
-        bf16 narrowed[512];
-        narrow_row(key, dim, narrowed);
-        bf16* to = cache.keys[index] + slot + rows.place[row];
-        for (int i = 0; i < dim; i++) to[int64_t(i) * cache.rows] = narrowed[i];
-      } else {
-        const float* value = v + (int64_t(row) * model.kv_heads + own) * dim;
-        narrow_row(value, dim, cache.values[index] + slot + int64_t(rows.place[row]) * dim);
-      }
+    const int heads = model.heads + 2 * model.kv_heads, parts = (rows.count + kTogether - 1) / kTogether;
+    for (int unit = thread; unit < heads * parts; unit += threads)
+      for (int row = unit / heads * kTogether; row < std::min(rows.count, (unit / heads + 1) * kTogether); row++)
+        seat_head(layer, index, row, unit % heads);
+  }
+
+  void seat_head(const Layer& layer, int index, int row, int head) const {
+    const int dim = model.head_dim;
+    const int64_t turn = int64_t(rows.position[row]) * dim;
+    const float *cosines = model.cosines + turn, *sines = model.sines + turn;
+    if (head < model.heads) {
+      float* query = q + (int64_t(row) * model.heads + head) * dim;
+      rotate(query, layer.norm_q, layer.eps, cosines, sines, dim);
+      narrow_row(query, dim, queries + (int64_t(row) * model.heads + head) * dim);
+      return;
+    }
+    const int own = (head - model.heads) % model.kv_heads;
+    const int64_t slot = (int64_t(rows.slot[row]) * model.kv_heads + own) * dim * cache.rows;
+    if (head < model.heads + model.kv_heads) {
+      float* key = k + (int64_t(row) * model.kv_heads + own) * dim;
+      rotate(key, layer.norm_k, layer.eps, cosines, sines, dim);
+      bf16 narrowed[512];
+      narrow_row(key, dim, narrowed);
+      bf16* to = cache.keys[index] + slot + rows.place[row];
+      for (int i = 0; i < dim; i++) to[int64_t(i) * cache.rows] = narrowed[i];
+    } else {
+      const float* value = v + (int64_t(row) * model.kv_heads + own) * dim;
+      narrow_row(value, dim, cache.values[index] + slot + int64_t(rows.place[row]) * dim);
     }
   }
 
