@@ -59,6 +59,22 @@ def test_a_moment_in_which_the_machine_stood_still_changes_little() -> None:
     assert np.all(curve > 0.5 * (0.5 + 0.01 * np.arange(601)))
 
 
+@pytest.mark.parametrize("faster", [2, 5, 100])
+def test_every_pass_takes_some_time_whatever_the_clock_does(faster: int) -> None:
+    """A slope of a slow hour would say that one row takes less than nothing where sixteen take little."""
+    line = seen([(rows, 0.1 + 0.05 * rows) for rows in (512, 16, 16, 100)])
+    for rows in (*[16] * 400, 1, 1, 16, 1):
+        line.observe(rows, (0.1 + 0.05 * rows) / faster)
+        curve = line.curve(20)
+        assert curve is not None
+        assert np.all(curve[1:] > 0)
+        assert curve[1] < curve[16] + 1e-12
+
+
+def test_a_clock_that_stands_still_tells_nothing() -> None:
+    assert seen([(512, 0.0), (4, 0.0), (100, 0.0)]).curve(10) is None
+
+
 def test_what_was_long_ago_fades() -> None:
     line = seen([(rows, 5.0 + 0.1 * rows) for rows in (4, 60) * 100])
     for _ in range(200):

@@ -24,8 +24,9 @@ class PassLine:
 
     def observe(self, rows: int, seconds: float) -> None:
         """Adds a pass."""
-        if self._slope is not None:  # a moment in which the machine stood still is no news
-            likely = self._at(rows, self._slope)
+        known = self.curve(rows)
+        if known is not None:  # a moment in which the machine stood still is no news
+            likely = float(known[rows])
             seconds = min(max(seconds, likely / _OUTLIER), _OUTLIER * likely)
         weight = 1 / rows
         self._weight = _FADE * self._weight + weight
@@ -36,15 +37,15 @@ class PassLine:
         mean, mean_seconds = self._rows / self._weight, self._seconds / self._weight
         spread = self._squares / self._weight - mean * mean
         if spread > (_WIDE * mean) ** 2:
-            slope = (self._products / self._weight - mean * mean_seconds) / spread
-            self._slope = min(max(slope, 0.0), mean_seconds / mean)  # no more rows take less time, and none less than 0
-
-    def _at(self, rows: int, slope: float) -> float:
-        return (self._seconds + slope * (rows * self._weight - self._rows)) / self._weight
+            self._slope = max((self._products / self._weight - mean * mean_seconds) / spread, 0.0)
 
     def curve(self, largest: int) -> Floats | None:
-        """[largest + 1] seconds of passes with 0, 1, ... rows; None while all passes were of much the same size."""
-        if self._slope is None:
+        """[largest + 1] seconds of passes with 0, 1, ... rows, above 0 from one row on; None while all passes were of
+        much the same size.
+        """
+        if self._slope is None or self._seconds <= 0:
             return None
         mean, seconds = self._rows / self._weight, self._seconds / self._weight
-        return np.maximum(seconds + self._slope * (np.arange(largest + 1) - mean), 0.0)
+        # The slope may be of a slower hour: no row takes more than its part of the mean pass.
+        slope = min(self._slope, seconds / mean)
+        return np.maximum(seconds + slope * (np.arange(largest + 1) - mean), 0.0)
